@@ -23,7 +23,7 @@ from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
-from preflight.plugins.installed import broken_for, checks_for, configured, plugins, rules_for
+from preflight.plugins.installed import broken_for, check_names, checks_for, plugins, rules_for
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
@@ -80,7 +80,7 @@ def lint(
         repository, or `given` is set as well.
     """
     with _extended(configuration, plugins, site_rules, set) as extended:
-        wanted = configured(extended, lambda: rules_for(extended))
+        wanted = check_names(extended, lambda: rules_for(extended))
         top, chosen = resolve_paths(_as_list(paths), root, given)
         with running():
             if since:
@@ -188,7 +188,7 @@ def change_report(
     from preflight.commands.comment import change_report as make
     from preflight.sources.discovery.git_revision import commit_of
 
-    wanted = configured(configuration, lambda: rules_for(configuration))
+    wanted = check_names(configuration, lambda: rules_for(configuration))
     top, chosen = resolve_paths(paths, root, None)
     is_merge = bool(head) and commit_of(top, "HEAD^2") == head
     with running():
@@ -250,7 +250,7 @@ def check(
     """
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
+        settings = check_names(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
         found, left_out = read_jobs(_as_list(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
         jobs = _limit_jobs(found)
         check_server_options(options.smoke, jobs, has_files=True)
@@ -289,7 +289,7 @@ def smoke(
         )
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(
+        settings = check_names(
             configuration, lambda: [check for check in checks_for(configuration) if check.when == SMOKE]
         )
         if paths:
@@ -334,7 +334,7 @@ def nodes(
         raise UsageError("without a job the Python interpreter of the ranks is unknown; pass --python PATH")
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(configuration, lambda: checks_for(configuration))
+        settings = check_names(configuration, lambda: checks_for(configuration))
         return _loaded(NODES, (job,), settings, options)
 
     return _run(NODES, options, load_jobs, progress, Path())
@@ -495,7 +495,7 @@ def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
 
     return {
         item.meta.id: Pointer(item.meta.id, item.meta.name, item.when if isinstance(item, Check) else "lint")
-        for item in registry.stating(ids)
+        for item in registry.items_with_ids(ids)
     }
 
 

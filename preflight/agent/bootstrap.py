@@ -33,9 +33,9 @@ NO_PYTHON = 98
 NO_PYTHON_MARK = "preflight-no-python:"
 #: First line on standard output: the login shell has read its start-up files and runs the command.
 SHELL_MARK = "preflight-shell"
-#: The end of what a Python that is too old says.
+#: The end of the message of a Python that is too old.
 OLD_PYTHON_MARK = "is too old for preflight"
-#: Where tracebacks claim a module comes from.
+#: Prefix of the file names of modules in tracebacks.
 ORIGIN = "preflight-bundle:"
 
 _LENGTH = struct.Struct(">I")
@@ -122,9 +122,7 @@ def arguments(interpreter: str, nonce: str, flags: list[str]) -> list[str]:
 
 
 def without_mark(text: str) -> str:
-    """Return the output of a node while its agent starts, without the line by which the shell shows that it runs
-    commands.
-    """
+    """Return the output of a node while its agent starts, without the line that shows that the shell runs commands."""
     return "\n".join(line for line in text.splitlines() if SHELL_MARK not in line)
 
 
@@ -145,7 +143,7 @@ def shell_line(nonce: str) -> str:
 
 
 def bootstrap_message(bundle: bytes, entry: str, arguments: dict[str, Any]) -> bytes:
-    """What to send after the nonce: a bundle, and the entry to run as `module:function`."""
+    """Return the data to send after the nonce: a bundle, and the entry to run as `module:function`."""
     what = json.dumps({"entry": entry, "arguments": arguments}, separators=(",", ":")).encode()
     return b"".join(_LENGTH.pack(len(part)) + part for part in (_STARTER.encode(), bundle, what))
 
@@ -198,7 +196,7 @@ class BundleFinder:
         """Create a plain module."""
 
     def exec_module(self, module: Any) -> None:
-        """Run the module's code in it."""
+        """Run the module's code in the module."""
         exec(self.get_code(module.__name__), module.__dict__)
 
     def is_ready(self, fullname: str) -> bool:

@@ -1,13 +1,13 @@
 """The agent's view of one running child, and of the process that stays in the job context and forks for each request.
 
-Cheap requests of one kind, answered in sequence by one child instead of a fork for each.
+Cheap requests of one kind are answered in sequence by one child instead of a fork for each.
 
 A process costs more than reading a few files below /proc. A request that is slow or dies in such a child only delays
 the others: those without an answer are sent again, each in a separate child and with its full deadline.
 
-Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So it is entered
-only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a deadline
-and an exit reason for each request; this module is the outer agent's view of it.
+Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So a context is
+entered only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a
+deadline and an exit reason for each request; this module is the outer agent's view of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound="ChildProcess")
 
 
-#: How much of a child's standard error is kept as evidence.
+#: Number of bytes of a child's standard error that are kept as evidence.
 ERROR_BYTES = 8192
 _NOISE_BYTES = 1 << 20
 #: Runs the interpreter of the console script `$1` with the other arguments. pip writes the interpreter into the first
@@ -103,12 +103,12 @@ class ChildProcess:
         return not self.nonce
 
     def deadlines(self) -> list[float]:
-        """Return the times at which it needs attention."""
+        """Return the times at which the child needs attention."""
         times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
         return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
 
     def request_stacks(self) -> bool:
-        """Request its stacks by a signal; False if it is not visible from here and needs a message."""
+        """Request the child's stacks by a signal. Returns False if it is not visible from here and needs a message."""
         if self.request.context is not None and self.inner_pid not in [self.pid, *process.descendants(self.pid)]:
             return False
         with suppress(OSError):
@@ -157,7 +157,7 @@ class ChildProcess:
         return self.inner_pid if below else self.pid
 
     def waiting_for(self) -> str:
-        """What a child was doing when it missed its deadline, as far as is visible from outside."""
+        """Return what a child was doing when it missed its deadline, as far as is visible from outside."""
         if self.request.context is not None and not self.started:
             return "the job context to start (`{}`)".format(" ".join(command_of(self.request.context)))
         stat = process.stat_of(self.seen_pid())
@@ -168,7 +168,9 @@ class ChildProcess:
         return self.request.target + (" at " + place if place else "") + stuck
 
     def state_changes(self) -> list[dict[str, Any]]:
-        """State changes of its processes since the last poll: stopped, running, or stuck in the kernel in two polls."""
+        """Return state changes of the child's processes since the last poll: stopped, running, or stuck in the kernel
+        in two polls.
+        """
         changes: list[dict[str, Any]] = []
         looks: dict[int, str] = {}
         for pid in [self.pid, *process.descendants(self.pid)]:
@@ -212,7 +214,8 @@ class ChildProcess:
 def innermost_frame(stacks: str) -> str:
     """Return the position of the main thread in a dump of faulthandler, which prints that thread last.
 
-    Our own innermost frame is preferred, because `socket.py` says less than the probe that called it.
+    Our own innermost frame is preferred, because a frame in `socket.py` is less informative than the probe that called
+    it.
     """
     places: list[str] = []
     for line in stacks.splitlines():
@@ -455,9 +458,9 @@ class BatchPool:
         self._send(child.answers)
 
 
-#: Extra time before the outer agent answers: the inner one knows what it waited for.
+#: Extra time before the outer agent answers: the inner agent knows what it waited for.
 BACKSTOP_S = 2.0
-#: Time before a failed context is tried again: each try may take seconds.
+#: Time until a failed context is entered again, because each attempt may take seconds.
 RETRY_S = 10.0
 _FOREVER = float("inf")
 
@@ -500,7 +503,7 @@ class ContextProcess(ChildProcess):
         return bootstrap.bootstrap_message(bundle, "preflight.agent.context_entry:main", {})
 
     def describe_wait(self, item: ContextRequest) -> str:
-        """What an unanswered request was waiting for."""
+        """Return the description of what an unanswered request was waiting for."""
         command = " ".join(command_of(self.request.context)) if self.request.context is not None else ""
         if not self.started:
             return f"the job context to start (`{command}`)"
@@ -555,7 +558,7 @@ class ContextPool:
             self._flush(context)
 
     def on_started(self, context: ContextProcess, now_s: float) -> None:
-        """Its Python has started: send it the waiting requests; the caller writes them."""
+        """Send the waiting requests to a context whose Python has started; the caller writes them."""
         for item in context.requests.values():
             self._send_request(context, item, now_s)
 
@@ -570,7 +573,7 @@ class ContextPool:
             self._send(message)
 
     def cancel(self, request_id: int) -> None:
-        """Have the child of a request killed; no effect if there is none."""
+        """Kill the child of a request; no effect if there is none."""
         context = self._context_of(request_id)
         if context is not None:
             item = context.requests.pop(request_id)
@@ -579,7 +582,7 @@ class ContextPool:
                 self._send_to(context, Cancel(request_id))
 
     def dump(self, request_id: int) -> None:
-        """Have the child of a request dump its stacks."""
+        """Dump the stacks of a request's child."""
         context = self._context_of(request_id)
         if context is not None and context.requests[request_id].is_sent:
             self._send_to(context, Signal(request_id))

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-#: Leases that an agent may miss if it was not stopped.
+#: Number of leases that an agent may miss if it was not stopped.
 MAX_MISSED_LEASES = 3
 
 

@@ -32,7 +32,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> bool:
-    """Have the kernel send this signal when the thread that started this process ends; False if it cannot."""
+    """Make the kernel send this signal when the thread that started this process ends. Returns False if it cannot."""
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -54,7 +54,7 @@ def exit_now(code: int) -> NoReturn:
 def proc_shows_own_processes() -> bool:
     """Return whether /proc shows the processes that this one can signal.
 
-    In a container with the /proc of its host it shows other processes, some of which have the same pids as ours.
+    In a container with the /proc of its host, /proc shows other processes, some with the same pids as ours.
     """
     try:
         return int(os.readlink("/proc/self")) == os.getpid()
@@ -119,7 +119,7 @@ def _children_by_parent() -> dict[int, list[int]]:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL to each; those already gone, or not ours to kill, are skipped."""
+    """Send SIGKILL to each process; those already gone, or not ours to kill, are skipped."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL to `root` and everything below it; new forks become the subreaper's orphans."""
+    """Send SIGKILL to `root` and everything below it; new forks become the subreaper's orphans."""
     kill_all([root] + descendants(root))
     if not proc_shows_own_processes():
         # Each child of ours leads a group of its own; nothing more is known here.
@@ -191,7 +191,7 @@ def write_last_message(reason: str) -> None:
 
 
 PROC = "/proc"
-#: A node may have tens of thousands of processes; at most this many are read.
+#: Largest number of processes that are read; a node may have tens of thousands.
 MAX_PROCESSES = 20000
 _CHUNK_BYTES = 65536
 #: The age up to which consecutive probes in one process share a snapshot.
@@ -218,7 +218,7 @@ class Stat:
 
 
 def command_in(line: bytes) -> bytes:
-    """Only the command, for callers that search many processes for a few."""
+    """Return only the command, for callers that search many processes for a few."""
     return line[line.find(b"(") + 1 : line.rfind(b")")]
 
 
@@ -258,8 +258,8 @@ def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
 
 
 def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
-    """Return the last snapshot of `stat_lines`, from this process or from the parent of a fork, and the time of it by
-    the monotonic clock.
+    """Return the last snapshot of `stat_lines`, from this process or from the parent of a fork, and its time by the
+    monotonic clock.
 
     Takes a new one if there is none from the last `recent_s` seconds.
     """
@@ -309,7 +309,7 @@ def read_text(path: str, max_bytes: int = 65536) -> str:
 
 
 def read_number(path: str) -> int | None:
-    """Return the whole number that a file consists of; None if it cannot be read, or holds something else."""
+    """Return the whole number in a file; None if the file cannot be read, or has other content."""
     try:
         return int(read_text(path))
     except ValueError:
@@ -317,7 +317,7 @@ def read_number(path: str) -> int | None:
 
 
 def read_numbers(folder: str, names: Iterable[str]) -> dict[str, int]:
-    """Return the whole numbers in these files of a folder, by name; without those that `read_number` does not get."""
+    """Return the whole numbers in these files of a folder, by name; files without a number are left out."""
     found = ((name, read_number(os.path.join(folder, name))) for name in names)
     return {name: number for name, number in found if number is not None}
 

@@ -1,4 +1,4 @@
-"""Claims as messages show them: their text and place, and why a value is uncertain."""
+"""Claims in messages: their text and location, and the reason why a value is uncertain."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if it has a `$X`, or an
+    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if it contains `$X`, or an
     option.
 
-    Messages quote claims with this function, so that `--node_rank=$i` always comes with the rank.
+    Messages quote claims with this function, so that `--node_rank=$i` always appears with the rank.
     """
     value = _variable_name(claim)
     return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
@@ -36,7 +36,7 @@ def where(claim: Claim) -> str:
 
 
 def editable(claim: Claim) -> str:
-    """What to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
+    """Return the text to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
     return assigned(claim) or _as_written(claim)
 
 
@@ -95,8 +95,8 @@ def joined(values: Iterable[Plain]) -> str:
 def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tuple[Claim, str] | None:
     """Return the first claim without a certain value, and why it is uncertain.
 
-    A claim depends on its value being known, and on its branch: one that holds only under a condition which the
-    launch itself is not under may not be in force.
+    A claim depends on its value being known, and on its branch: a claim under a condition that the launch is not under
+    may not be in force.
     """
     for claim in claims:
         if isinstance(claim.value, Unresolved):
@@ -107,7 +107,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
 
 
 def definitely_holds(claim: Claim, launch: Launch | None) -> bool:
-    """Return whether no branch leaves a claim open: it is in none, or in the same one as the launch."""
+    """Return whether no branch makes a claim uncertain: it is in none, or in the same one as the launch."""
     condition = claim.condition
     if not condition or (launch is not None and condition == launch.condition):
         return True

@@ -35,12 +35,12 @@ def checks_for(configuration: Configuration | None, stages: Stages = None) -> tu
     return tuple(sorted((*registry.checks(stages), *declared), key=lambda item: item.meta.id))
 
 
-def configured(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
-    """Return the configuration, after checking that every rule and check it names exists: a misspelt name would
-    silently select nothing.
+def check_names(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
+    """Return the configuration after checking that every rule and check in it exists: a misspelt name would silently
+    select nothing.
 
-    `of_verb` returns those of this command. Ignored names may belong to another command, so that all commands can share
-    a configuration.
+    `of_verb` returns the rules and checks of this command. Ignored names may belong to another command, so that all
+    commands can share a configuration.
     """
     wanted = configuration or Configuration()
     if not wanted.select and not wanted.ignore:

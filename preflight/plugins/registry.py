@@ -28,14 +28,14 @@ from preflight._util.usage_error import MAX_LENGTH, UsageError, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
 
-#: Modules that are made from such files are named with this prefix and the name of the file.
+#: Prefix of the names of modules made from plugin files, before the name of the file.
 PREFIX = "preflight_own_"
 _MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The content of such a file.
+    """The content of a plugin file.
 
     Args:
         label: changes with the content.
@@ -50,13 +50,13 @@ class PluginFile:
 
 
 def _read_plugin_file(path: Path) -> PluginFile:
-    """Load the file.
+    """Load a plugin file.
 
     The file is run as a module whose name is derived from its own, so that its probes have the same names on every node
     and in every recording.
 
     Raises:
-        UsageError: it cannot be read or run, or defines no rule, no check and no chart.
+        UsageError: the file cannot be read or run, or defines no rule, no check and no chart.
     """
     try:
         data = regular_file.read(path, _MAX_BYTES)
@@ -93,13 +93,13 @@ def _read_plugin_file(path: Path) -> PluginFile:
 
 
 def _unload_plugin_files() -> None:
-    """Remove the modules that were made from such files."""
+    """Remove the modules that were made from plugin files."""
     for name in [name for name in sys.modules if name.startswith(PREFIX)]:
         del sys.modules[name]
 
 
 def _place(path: Path, error: BaseException) -> str:
-    """Return the file and the line that the error comes from."""
+    """Return the file and the line of the error."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -112,7 +112,7 @@ SOURCES = "preflight.sources"
 EXECUTORS = "preflight.executors"
 REPORTERS = "preflight.reporters"
 
-#: The number of unknown names for which suggestions are looked up.
+#: Largest number of unknown names with suggestions.
 _MAX_HINTS = 10
 
 
@@ -132,7 +132,7 @@ class Broken:
 
 
 class Loaded(NamedTuple):
-    """The content of one group: the objects in pack order, and those that could not be loaded."""
+    """The content of one entry-point group: the objects in pack order, and those that could not be loaded."""
 
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
@@ -158,8 +158,7 @@ _plugin_paths: tuple[Path, ...] = ()
 def use_plugin_files(paths: Iterable[Path]) -> None:
     """Use the rules and checks of these Python files, and of no earlier ones.
 
-    Each file is run as its own module, with all permissions of the user; none is ever used because a tree names
-    it.
+    Each file is run as its own module, with all permissions of the user. A file is never used because a tree names it.
 
     Raises:
         UsageError: a file cannot be read or run, or has no rule, no check and no chart.
@@ -212,7 +211,7 @@ def load(group: str, stages: Stages = None) -> Loaded:
         plugins.append(plugin)
         try:
             pack = as_pack(point.load())
-            entries = _of_stages(pack, pack.items, stages)
+            entries = _select_by_stages(pack, pack.items, stages)
         except (Exception, SystemExit) as error:
             broken.append(Broken(group, plugin, point.value, error_text(error)))
             continue
@@ -252,9 +251,9 @@ def checks(stages: Stages = None) -> tuple[Check, ...]:
     return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
 
 
-def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
-    """Return the rules and checks with these ids. Modules whose text contains none of them are not imported, which is
-    most.
+def items_with_ids(ids: Collection[str]) -> tuple[Rule | Check, ...]:
+    """Return the rules and checks with these ids. Modules whose text contains none of the ids, which is most, are not
+    imported.
     """
     found: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
     for group in (RULES, CHECKS):
@@ -318,7 +317,7 @@ def examiners() -> PackFunctions:
 
 
 def measurement_readers(stages: Stages = None) -> PackFunctions:
-    """Return the functions that read what a run of these stages measured, and those that cannot be loaded."""
+    """Return the functions that read the measurements of a run of these stages, and those that cannot be loaded."""
     return _functions(lambda pack: pack.measurements, (), stages)
 
 
@@ -339,12 +338,11 @@ def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
 def _functions(
     names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
 ) -> PackFunctions:
-    """Return the functions that packs of checks name, and `more`."""
     found: list[PackFunction] = []
     broken: list[Broken] = []
     listed: list[tuple[str, Any]] = []
     for point, pack in _usable_packs(CHECKS):
-        listed.extend((_label(point), entry) for entry in _of_stages(pack, names_in(pack), stages))
+        listed.extend((_label(point), entry) for entry in _select_by_stages(pack, names_in(pack), stages))
     for plugin, entry in (*listed, *more):
         where = str(getattr(entry, "__name__", entry))
         try:
@@ -358,7 +356,7 @@ def _functions(
     return tuple(found), tuple(broken)
 
 
-def named(group: str, name: str) -> Any:
+def load_named(group: str, name: str) -> Any:
     """Return the executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
     if (own := _built_in(group, name)) is not None:
         return own
@@ -372,7 +370,8 @@ def named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """Return the built-in item with this name, found by its module's name so that no other item is loaded; else None.
+    """Return the built-in item with this name, found by its module's name so that no other item is loaded; otherwise
+    None.
 
     No plugin's item can have the same name, because built-in items are registered first.
     """
@@ -380,7 +379,7 @@ def _built_in(group: str, name: str) -> Any:
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
             if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
-                # Load errors are reported where all are loaded.
+                # Load errors are reported by the code that loads all items.
                 with suppress(Exception):
                     found = _resolve(entry)
                     return found if found.name == name else None
@@ -424,7 +423,7 @@ def _points(group: str) -> list[EntryPoint]:
     return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
 
 
-def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
+def _select_by_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
     """Return the entries of a pack, except those that only other stages use."""
     others = tuple(f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages)
     return tuple(
@@ -433,7 +432,7 @@ def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any,
 
 
 def _check_unique(group: str, item: Any, items: Sequence[Any]) -> None:
-    """Raise TypeError or ValueError for an object that is not of this group, or whose name is taken."""
+    """Raise TypeError or ValueError for an object of another group, or with a name that is already used."""
     if group not in (RULES, CHECKS):
         if not isinstance(getattr(item, "name", None), str):
             raise TypeError(f"it has no name, which every item in {group} needs")

@@ -138,7 +138,7 @@ def print_text(text: str) -> None:
 def _parsed(wanted: str) -> Output:
     name, path = _split(wanted)
     try:
-        reporter = registry.named(registry.REPORTERS, name)
+        reporter = registry.load_named(registry.REPORTERS, name)
     except KeyError as error:
         meant = toml.beside(__file__, "other_names.toml").get(name.lower())
         summary = f"unknown format {name!r}; use {meant!r}" if meant else error.args[0]

@@ -389,7 +389,7 @@ async def _gather_nodes(executor: Executor, wanted: NodeRequest) -> GatheredNode
 
 def _find_executor(name: str) -> Executor:
     try:
-        found = registry.named(registry.EXECUTORS, name)
+        found = registry.load_named(registry.EXECUTORS, name)
     except KeyError as error:
         raise UsageError(f"--on {name}: {error.args[0]}") from None
     assert isinstance(found, Executor)

@@ -25,7 +25,7 @@ INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
 LEARNING_RATE = 0.05
 MAX_COMPARED_STEPS = 10
 TOLERANCE = 1e-6
-#: With more ranks than this the training is not repeated in one process: it would take longer than the run itself.
+#: Largest number of ranks whose training is repeated in one process; with more, that would take longer than the run.
 MAX_COMPARED_RANKS = 64
 #: The last losses must be below this part of the first ones.
 MAX_LOSS_RATIO = 0.9
@@ -114,7 +114,8 @@ def digest(model: Any) -> str:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far this rank's weights are from those of rank 0: the largest difference, and in how many of all elements.
+    """The difference between this rank's weights and those of rank 0: its maximum, and the number of differing
+    elements.
 
     Rounding differs in many elements by very little; a torn or corrupted exchange by more.
     """
@@ -125,7 +126,7 @@ class Drift:
 
 
 def drift(model: Any, collectives: Any) -> Drift:
-    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    """Compare the weights of this rank with those of rank 0. All ranks call this, because rank 0 sends its own."""
     import torch
 
     own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -138,8 +139,8 @@ def drift(model: Any, collectives: Any) -> Drift:
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
 ) -> float | None:
-    """Return largest difference between `model` and that of a single process that trained on all shards; None if not
-    compared.
+    """Return the largest difference between `model` and that of a single process that trained on all shards; None if it
+    is not compared.
 
     `after` is called after each piece of the work, which takes a long time on a busy node.
     """
@@ -163,13 +164,13 @@ def difference_to_one_process(
 
 
 DDP, FSDP1, FSDP2 = "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"
-#: Prefix that FullyShardedDataParallel adds to the names of what it wraps.
+#: Prefix that FullyShardedDataParallel adds to the names of wrapped modules.
 _FSDP_PREFIX = "_fsdp_wrapped_module."
 
 
 @dataclass(frozen=True)
 class ShardingChoice:
-    """How the model is distributed, and why that differs from the job, if it does."""
+    """The distribution of the model, and why it differs from the job's, if it does."""
 
     name: str
     note: str = ""

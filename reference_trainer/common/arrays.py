@@ -74,7 +74,7 @@ def stack(arrays: Sequence[Any]) -> Any:
 
 def wrong(got: Any, expected: Any) -> tuple[int, int]:
     """Return the number of elements (float32) that differ in any bit, and the first of them in row-major order; (0, -1)
-    for none.
+    if none differ.
     """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1)
@@ -86,7 +86,9 @@ def wrong(got: Any, expected: Any) -> tuple[int, int]:
 
 
 def first_wrong(got: Any, expected: Any, where: Any) -> int:
-    """Return the first element that differs in any bit and has a `where` other than 0, row-major; -1 for none."""
+    """Return the first element that differs in any bit and has a `where` other than 0, row-major; -1 if there is
+    none.
+    """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1) & (where != 0)
     found = mask.nonzero()[0] if library.__name__ == "numpy" else mask.nonzero().flatten()
@@ -121,13 +123,13 @@ def digest(array: Any) -> str:
 # connections may be kept for later messages.
 
 
-#: A message is one line of JSON; valid ones are not longer.
+#: Longest message: one line of JSON.
 MAX_BYTES = 4096
 #: How often the others get the list of missing processes.
 NOTICE_S = 0.5
-#: A client must identify itself within this time; of unidentified ones this many are kept: the oldest is dropped.
+#: Time limit for a client to identify itself, and the number of unidentified clients, of which the oldest is dropped.
 INTRODUCTION_S, MAX_UNKNOWN = 5.0, 256
-#: A client waits longer than the listener, which knows the missing processes and reports them.
+#: Additional time for a client, because the listener knows the missing processes and reports them first.
 GRACE_S = 5.0
 
 
@@ -305,7 +307,7 @@ def _drop_stale(callers: list[_Client], selector: selectors.BaseSelector, now: f
 
 
 def _identify(caller: _Client, selector: selectors.BaseSelector) -> bool:
-    """Return whether it has just identified itself; a client that disconnects earlier only tested the port."""
+    """Return whether the client has just identified itself; a client that disconnects earlier only tested the port."""
     try:
         message = caller.line.ready()
     except OSError:

@@ -63,7 +63,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
     if not dist.is_available():
         raise ProbeUnavailable("missing", f"this torch {torch.__version__} was built without torch.distributed")
     if optimizers:
-        # The first one imports compiler modules for a second and a half: here, not in the middle of a step.
+        # The first optimizer imports compiler modules for a second and a half: here, not in the middle of a step.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     gc.freeze()
     progress.left()
@@ -73,7 +73,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
 def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
     """Return why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
 
-    With `auto` each local rank needs a GPU of its own; with `nccl` the node only needs one.
+    With `auto` each local rank needs its own GPU; with `nccl` the node only needs one.
     """
     wanted = str(params.get("backend", "auto"))
     if wanted == "gloo":
@@ -86,7 +86,7 @@ def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
     local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
     if devices < local_size:
         found = "1 GPU" if devices == 1 else f"{devices} GPUs"
-        return f"torch {torch.__version__} finds {found} for {local_size} ranks of this node"
+        return f"torch {torch.__version__} finds {found} for {local_size} ranks on this node"
     return ""
 
 
@@ -194,7 +194,7 @@ _LIBRARY = "libcuda.so.1"
 
 
 def initialise() -> Any | None:
-    """Initialise the driver; returns its library, None if there is none. torch reports the errors, in its own call."""
+    """Initialise the driver. Returns its library, or None if there is none; torch reports errors in its own call."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
         driver.cuInit(0)
@@ -204,7 +204,7 @@ def initialise() -> Any | None:
 
 
 def open_context(index: int) -> bool:
-    """Open the context that all libraries of this process share on device `index`; whether it is open."""
+    """Open the context that all libraries in this process share on device `index`. Returns whether it is open."""
     driver = initialise()
     if driver is None:
         return False
@@ -239,10 +239,9 @@ def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, 
     return {**common, "NCCL_HOSTID": f"preflight-{rank}"}
 
 
-# What NVML reports about the GPU of one rank while the rank measures it: clocks, reasons, heat, power, its PCIe
-# link. A slow figure has a cause, and most causes are gone a moment later: an idle GPU lowers its clocks and the
-# speed of its link. So a thread reads them during the measurement. Without NVML (AMD's GPUs, no pynvml) everything
-# is None.
+# NVML's data about the GPU of one rank during its measurement: clocks, reasons, heat, power, its PCIe link. A slow
+# figure has a cause, and most causes are gone a moment later: an idle GPU lowers its clocks and the speed of its
+# link. So a thread reads them during the measurement. Without NVML (AMD's GPUs, no pynvml) all values are None.
 
 
 #: Time between two samples.
@@ -294,13 +293,13 @@ class GpuState:
 
 @dataclass(frozen=True)
 class OtherUse:
-    """Signs that others use the same GPU.
+    """Signs that other processes use the same GPU.
 
     Args:
         utilization_percent: the use of the GPU while this rank did nothing on it; None if unknown. The larger of two
             readings, before and after the measurement.
-        processes: how many processes other than one hold a context on it; None if unknown. Holding one is not using
-            it.
+        processes: how many processes other than one hold a context on it; None if unknown. Holding a context is not
+            use.
     """
 
     utilization_percent: int | None = None
@@ -359,7 +358,7 @@ class GpuWatcher:
             self._thread.start()
 
     def end(self) -> None:
-        """Stop reading; samples stay."""
+        """Stop reading and keep the samples."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -397,7 +396,7 @@ class GpuWatcher:
             return None
 
     def state(self) -> GpuState:
-        """What was seen."""
+        """Return the observations so far."""
         if self._handle is None:
             return GpuState(problem=self.problem)
         reasons, held = 0, 0
@@ -435,7 +434,7 @@ class GpuWatcher:
             return ""
 
     def other_use(self, moved: Callable[[], None]) -> OtherUse:
-        """Who else uses the GPU; call it while this rank does nothing there. Waits up to `SETTLE_S`.
+        """Return other use of the GPU; call this while this rank does nothing there. Waits up to `SETTLE_S`.
 
         Args:
             moved: called while it waits.

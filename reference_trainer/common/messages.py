@@ -1,8 +1,8 @@
 """Messages of any size whose every bit is known in advance on every rank, one kind for each collective.
 
-They use the same code as the small ones of the oracle: whole numbers times powers of two, each rank's contribution a
-digit of its own, each element with a unit of its own, so that a wrong sum shows whose contribution is missing and a
-misplaced part is noticed. Every call of a series has values of its own, too: those of the first times a power of two.
+They use the same code as the small messages of the oracle: whole numbers times powers of two, each rank's contribution
+a separate digit, each element with its own unit, so that a wrong sum shows whose contribution is missing and a
+misplaced part is noticed. Every call of a series also has its own values: those of the first call times a power of two.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class KnownMessage:
         if operation == ALL_TO_ALL:
             return self._numbers * (self.rank + 1)
         own = self.rank // oracle.WINDOW
-        digits = self._of_windows(lambda window: oracle.digit(self.rank) if window == own else 0)
+        digits = self._window_values(lambda window: oracle.digit(self.rank) if window == own else 0)
         return self._with_many_bits(digits, oracle.weight(self.rank))
 
     def room(self, operation: str) -> Any:
@@ -90,7 +90,7 @@ class KnownMessage:
     def check_series(
         self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
     ) -> list[Mismatch | None]:
-        """Return the same for the results of consecutive calls."""
+        """Return the mismatches of consecutive calls, as `check` does for one call."""
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first
@@ -118,17 +118,17 @@ class KnownMessage:
         if operation == ALL_TO_ALL:
             numbers = torch.arange(1, self.world_size + 1, dtype=torch.float32, device=self._device)
             return (self._own(self._numbers).view(1, -1) * numbers.view(-1, 1)).flatten()
-        digits = self._of_windows(lambda window: oracle.total(window, self.world_size))
+        digits = self._window_values(lambda window: oracle.total(window, self.world_size))
         total = self._with_many_bits(digits, oracle.total_weight(self.world_size))
         return self._own(total) if operation == REDUCE_SCATTER else total
 
     def _with_many_bits(self, tensor: Any, weight: int) -> Any:
-        """Return the tensor with numbers of many bits in every fourth group of elements; `tensor` is changed."""
+        """Fill every fourth group of elements with numbers of many bits; `tensor` is changed and returned."""
         grouped = (-1, oracle.MANTISSA_EVERY, oracle.windows(self.world_size))
         tensor.view(grouped)[:, -1] = self._numbers.view(grouped)[:, -1] * weight
         return tensor
 
-    def _of_windows(self, quanta: Callable[[int], int]) -> Any:
+    def _window_values(self, quanta: Callable[[int], int]) -> Any:
         """Return each element's unit times the quanta of its rank window."""
         import torch
 
@@ -152,9 +152,9 @@ def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any])
 
 
 def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
-    """Return the block again and again, each time rotated differently.
+    """Return the block repeatedly, each time with a different rotation.
 
-    Computing each by the oracle's rule would take several times as long as sending the message.
+    Computing each repetition by the oracle's rule would take several times as long as sending the message.
     """
     import torch
 

@@ -27,17 +27,17 @@ SIZES = (1, 1000, 4096, 262144)
 #: The learning rate: a power of two, so that the step is exact too.
 LEARNING_RATE = 0.125
 FEATURES = 4096
-#: One of so many elements has many bits.
+#: One in this many elements has many bits.
 MANTISSA_EVERY = 4
 #: The most bits of such an element: more than half-precision formats keep (11 at most), few enough for sums.
 _MANTISSA_BITS = 20
-#: From one step to the next the pattern is shifted by so many groups of elements.
+#: Number of groups of elements by which the pattern shifts from one step to the next.
 _SHIFT = 5
 #: The salt of the weights that exact steps train, and their start value in units.
 STEPS_SALT = 5000
 START_QUANTA = 5.0
 _BATCH = (3, -2)
-#: Gathers are made so often, each with other values, so that an old result shows.
+#: Number of gathers, each with different values, so that an old result is noticed.
 _TURNS = 2
 _UNITS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -109,17 +109,17 @@ def total_weight(world_size: int) -> int:
 
 
 def mantissa_limit(world_size: int, steps: int = MAX_EXACT_STEPS) -> int:
-    """Return the largest number of an element of many bits: all ranks' sum of so many steps stays below 2^24 quanta."""
+    """Return the largest number of an element with many bits: all ranks' sum over `steps` stays below 2^24 quanta."""
     return max(1, min(1 << _MANTISSA_BITS, ((1 << 24) - 64) // (steps * total_weight(world_size))))
 
 
 def mantissas_at(index: Any, salt: int, limit: int) -> Any:
     """Return odd whole numbers up to `limit`, of either sign: float32 of the shape of `index`."""
-    mixed = _mixed(index, salt)
+    mixed = _mix_bits(index, salt)
     return arrays.floats(((mixed >> 1) % limit) | 1) * arrays.floats(1 - 2 * (mixed & 1))
 
 
-def _mixed(index: Any, salt: int) -> Any:
+def _mix_bits(index: Any, salt: int) -> Any:
     mixed = (index + salt * 7919 + 77) & 0xFFFFFFFF
     mixed = (mixed * 48271 + 11) & 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 40503) & 0xFFFFFFFF
@@ -127,7 +127,7 @@ def _mixed(index: Any, salt: int) -> Any:
 
 
 def has_many_bits(index: Any, world_size: int) -> Any:
-    """Which elements have many bits, as booleans."""
+    """Return which elements have many bits, as booleans."""
     return index // windows(world_size) % MANTISSA_EVERY == MANTISSA_EVERY - 1
 
 
@@ -148,9 +148,9 @@ def pattern_at(index: Any, world_size: int, elements: int, salt: int) -> Any:
     step.
     """
     if is_tiny(elements, world_size):
-        return arrays.floats(1 - 2 * (_mixed(index, salt) & 1))
+        return arrays.floats(1 - 2 * (_mix_bits(index, salt) & 1))
     numbers = mantissas_at(index, salt, mantissa_limit(world_size))
-    signs = arrays.floats(1 - 2 * (_mixed(index, salt) & 1))
+    signs = arrays.floats(1 - 2 * (_mix_bits(index, salt) & 1))
     many = arrays.floats(has_many_bits(index, world_size))
     return numbers * many + signs * (1.0 - many)
 
@@ -315,15 +315,15 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         )
     for root in _roots(world_size):
         what = f"broadcast of 4096 elements from rank {root}"
-        tensor = _owned(root, 4096, device) if rank == root else arrays.zeros(4096, device)
+        tensor = _sender_values(root, 4096, device) if rank == root else arrays.zeros(4096, device)
         collectives.broadcast(tensor, root, what)
-        judge(what, tensor, _owned(root, 4096, device))
+        judge(what, tensor, _sender_values(root, 4096, device))
     for turn in range(_TURNS):
         what = "all_gather of 1000 elements" + (" again" if turn else "")
         outputs = [arrays.zeros(1000, device) for _ in range(world_size)]
-        collectives.all_gather(outputs, _owned(rank, 1000, device, turn), what)
+        collectives.all_gather(outputs, _sender_values(rank, 1000, device, turn), what)
         for owner, output in enumerate(outputs):
-            judge(f"{what}, part of rank {owner}", output, _owned(owner, 1000, device, turn))
+            judge(f"{what}, part of rank {owner}", output, _sender_values(owner, 1000, device, turn))
     for turn in range(_TURNS):
         what = "reduce_scatter of 1000 elements a rank" + (" again" if turn else "")
         salt = 100 + turn * world_size
@@ -341,7 +341,7 @@ def _roots(world_size: int) -> Sequence[int]:
     return range(world_size) if world_size <= WINDOW else (0, world_size // 2, world_size - 1)
 
 
-def _owned(rank: int, elements: int, device: Any, turn: int = 0) -> Any:
+def _sender_values(rank: int, elements: int, device: Any, turn: int = 0) -> Any:
     """Return values that only `rank` sends: numbers of many bits in units of its own salt."""
     index = arrays.numbers(elements, device)
     salt = 1000 + rank + turn * 100000
@@ -366,7 +366,7 @@ class ExactModel:
         return self._model.weight.grad.flatten()
 
     def step(self, gradient: Any) -> None:
-        """One step of SGD along the gradient summed over all ranks."""
+        """Take one step of SGD along the gradient summed over all ranks."""
         self._model.weight.grad = gradient.view(1, -1)
         self._optimizer.step()
 

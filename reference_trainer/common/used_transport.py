@@ -26,7 +26,7 @@ from preflight.agent.process import list_folder, read_number
 
 INTERFACES = "/proc/self/net/dev"
 INFINIBAND = "/sys/class/infiniband"
-#: Ports answer in milliseconds.
+#: Time limit for reading ports, which normally takes milliseconds.
 PORTS_S = 1.5
 _WORD = 4
 
@@ -138,7 +138,7 @@ _MAX_WARNINGS, _MAX_LENGTH = 5, 200
 
 @dataclass(frozen=True)
 class NcclConnections:
-    """How NCCL connects one rank; all fields are empty without log output.
+    """The connections of one rank according to NCCL; all fields are empty without log output.
 
     Args:
         network: what carries data between nodes: `IB`, `Socket`, or the name of a plugin.
@@ -192,7 +192,7 @@ def parse(text: str) -> NcclConnections:
             warnings.append(found.group(1).strip()[:_MAX_LENGTH])
     if not network and len(devices) == 1:
         (network,) = devices
-    return NcclConnections(version, network, _of_network(network, devices), via, direct, warnings)
+    return NcclConnections(version, network, _network_devices(network, devices), via, direct, warnings)
 
 
 def _devices(text: str) -> list[str]:
@@ -202,8 +202,8 @@ def _devices(text: str) -> list[str]:
     return ports or _ADDRESS.findall(text)
 
 
-def _of_network(network: str, devices: dict[str, list[str]]) -> list[str]:
-    """Return the devices of the selected network: RDMA plugins (IBext) name theirs as NCCL itself does."""
+def _network_devices(network: str, devices: dict[str, list[str]]) -> list[str]:
+    """Return the devices of the selected network: RDMA plugins (IBext) name devices as NCCL itself does."""
     if network in devices:
         return devices[network]
     if network.lower().endswith("socket"):

@@ -1,10 +1,10 @@
 """One rank of the collective smoke run in Paddle, for jobs whose interpreter has paddle and no torch.
 
-The same phases, the same known sums and the same judgement as with torch. The two windows of `pace` and the sweep of
-bandwidths are measured only with torch.
+Phases, known sums and judgement are the same as with torch. The two windows of `pace` and the sweep of bandwidths are
+measured only with torch.
 
 When a rank is lost, Paddle's Gloo throws in a place where C++ calls `std::terminate`, and the process aborts at once.
-Whether its watch still names the lost rank would be chance.
+Its watch might not name the lost rank in time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reference_trainer.common.arrays import NUMPY
 from reference_trainer.common.messages import RankFault
 from reference_trainer.common.progress import Progress
 
-#: A rank that watches the others itself gets this long to say which one was lost before Paddle aborts it.
+#: Time that a rank with its own watch gets to report the lost rank before Paddle aborts it.
 ABORT_DELAY_S = 5.0
 
 
@@ -73,7 +73,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
         "exact_digest": second.digest,
     }
     if params.get("until") != rank_events.EXACT:
-        report.update(_trained(paddle, collectives, progress, world_size, steps))
+        report.update(_train_and_compare(paddle, collectives, progress, world_size, steps))
         report["exact_steps"] = min(steps, oracle.MAX_EXACT_STEPS)
     collectives.barrier("last barrier")
     progress.reached(rank_events.DONE)
@@ -138,14 +138,14 @@ def _agree_on_backend(
         progress.entering("agreement on the backend", waiting_for=sorted(lines))
         ends = time.monotonic() + timeout_s
         if progress.rank == 0:
-            answers = {rank: _received(line, ends, rank) for rank, line in lines.items()}
+            answers = {rank: _receive(line, ends, rank) for rank, line in lines.items()}
             able = not obstacle and all(answer.get("nccl") for answer in answers.values())
             backend = "nccl" if able else "gloo"
             for line in lines.values():
                 line.send(backend=backend)
         else:
             lines[0].send(nccl=not obstacle)
-            backend = str(_received(lines[0], ends, 0).get("backend", "gloo"))
+            backend = str(_receive(lines[0], ends, 0).get("backend", "gloo"))
         progress.left()
         kept = _keep(params, lines)
         return backend
@@ -162,14 +162,16 @@ def _keep(params: dict[str, Any], lines: dict[int, arrays.JsonLines]) -> bool:
     return True
 
 
-def _received(line: arrays.JsonLines, ends: float, rank: int) -> dict[str, Any]:
+def _receive(line: arrays.JsonLines, ends: float, rank: int) -> dict[str, Any]:
     message = line.receive(ends)
     if message is None:
-        raise ProbeUnavailable("timeout", f"rank {rank} did not tell in time whether it can use nccl")
+        raise ProbeUnavailable("timeout", f"rank {rank} did not report in time whether it can use nccl")
     return message
 
 
-def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> dict[str, Any]:
+def _train_and_compare(
+    paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int
+) -> dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
     model = build(paddle)
     progress.entering("DataParallel setup", collective=True, root=rank_events.ANY_RANK)
@@ -215,7 +217,7 @@ def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
 
 
 def _drift(model: Any, collectives: Any) -> training.Drift:
-    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    """Compare the weights of this rank with those of rank 0. All ranks call this, because rank 0 sends its own."""
     import numpy
 
     own = numpy.concatenate([parameter.numpy().reshape(-1) for parameter in model.parameters()])
@@ -253,8 +255,8 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """Return `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around
-    each.
+    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each
+    step.
     """
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
@@ -293,8 +295,8 @@ def digest(model: Any) -> str:
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
 ) -> float | None:
-    """Return largest difference between `model` and that of one process that trained on all shards; None if not
-    compared.
+    """Return the largest difference between `model` and that of one process that trained on all shards; None if it is
+    not compared.
     """
     import numpy
 
@@ -330,7 +332,7 @@ class ExactModel:
         return self._layer.weight.grad.numpy().reshape(-1).copy()
 
     def step(self, gradient: Any) -> None:
-        """One step of SGD along the gradient summed over all ranks."""
+        """Take one step of SGD along the gradient summed over all ranks."""
         weight = self._layer.weight
         weight.grad.set_value(self._paddle.to_tensor(gradient.reshape(-1, 1)))
         self._optimizer.step()
@@ -377,7 +379,7 @@ def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
 
 
 def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
-    """Return Paddle's name of the device of this rank for `nccl` or `gloo`."""
+    """Return Paddle's name for the device of this rank, for `nccl` or `gloo`."""
     if backend != "nccl":
         return "cpu"
     return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
@@ -403,7 +405,7 @@ def join_group(
     early attempt. A single rank has no group, because Paddle creates none.
     """
     world_size = int(params["world_size"])
-    _environment(params, backend, device, timeout_s)
+    _set_environment(params, backend, device, timeout_s)
     paddle.set_device(device)
     if world_size > 1:
         host, port = str(params["master_addr"]), int(params["master_port"])
@@ -424,8 +426,8 @@ def join_group(
     return collectives
 
 
-def _environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
-    """The variables that `paddle.distributed.launch` would set; they replace those in the job's environment."""
+def _set_environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
+    """Set the variables that `paddle.distributed.launch` would set, in place of those in the job's environment."""
     rank, world_size = int(params["rank"]), int(params["world_size"])
     master = "{}:{}".format(params["master_addr"], params["master_port"])
     # Only their number and order matter for the group; nothing listens there.
@@ -517,9 +519,9 @@ _kept: list[Any] = []
 
 
 def delay_abort(seconds: float) -> bool:
-    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end it.
+    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end the process.
 
-    Returns False where the C++ library is not the shared one of GCC; the process then aborts as before.
+    Returns False if the C++ library is not the shared one of GCC; the process then aborts as before.
     """
     try:
         set_terminate = getattr(ctypes.CDLL(_LIBRARY), _SET_TERMINATE)

@@ -3,10 +3,8 @@
 Paddle merges the workers' pushes, so its servers are judged by the training result and by whether all workers read the
 same values, not bit by bit.
 
-It reports for Paddle's server, which is its child process: it accepts workers, handles their barriers, and ends the
-server.
-
-Paddle's server cannot be stopped, and holds the interpreter while it serves.
+The server process reports for Paddle's server, which is its child process: it accepts workers, handles their barriers,
+and ends the child. Paddle's server cannot be stopped, and holds the interpreter while it serves.
 
 All processes connect to the servers' ports first; only then do Paddle's servers bind these ports. The connections stay
 open and carry the barriers, because otherwise Paddle's workers would continue without a server, and its servers would
@@ -39,7 +37,7 @@ from reference_trainer.ps import settings
 from reference_trainer.ps.run_report import ServerReport, ServerStats, WorkerReport, WorkerStats
 from reference_trainer.ps.settings import ProcessFault, Settings, split_endpoint
 
-#: Paddle's client sends a push asynchronously: it has reached the server after at most this time.
+#: Longest time until a push, which Paddle's client sends asynchronously, has reached the server.
 _SETTLE_S = 5.0
 _REPEAT_S = 0.2
 #: Pushes of Paddle 2.6 arrive some ten steps late: fewer steps than this show no training progress.
@@ -147,7 +145,7 @@ def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, A
     return values, now
 
 
-#: How often it checks whether Paddle's server still runs.
+#: Interval between checks whether Paddle's server still runs.
 _POLL_S = 0.2
 
 
@@ -231,7 +229,7 @@ def _serve(
 
 
 def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
-    """Die or stop, if that is the injected fault, when workers finish training; return whether it happened.
+    """If the injected fault is to die or stop when workers finish training, do so. Returns whether it happened.
 
     This process does not see single steps. Its child, Paddle's server, ends with it.
     """
@@ -282,7 +280,7 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """Return the server's version of paddle, once imported. Raises ProbeUnavailable with its output if that
+        """Return the server's version of paddle, once imported. Raises ProbeUnavailable with its output if the import
         fails.
         """
         ends = time.monotonic() + timeout_s
@@ -307,7 +305,7 @@ class PaddleServerProcess:
         os.write(self._writing, b"go\n")
 
     def exit_reason(self) -> str:
-        """Return a description of how it ended; empty while it runs."""
+        """Return how the process ended; empty while it runs."""
         if not self.pid:
             return "ended"
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -340,7 +338,7 @@ def _describe_status(status: int) -> str:
 
 
 def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
-    """The child process: never returns."""
+    """Run the child process; never returns."""
     code = 1
     try:
         set_environment(config, "server", "")
@@ -512,7 +510,7 @@ class ServerConnections:
                 self._gone(server)
 
     def seen(self) -> list[ServerStats]:
-        """Return this worker's observations of each server."""
+        """Return this worker's data about each server."""
         return [
             ServerStats(server, where, "", dialled.address, dialled.source, dialled.result, dialled.error)
             for server, (where, dialled) in enumerate(zip(self._config.endpoints, self._dialled))
@@ -534,7 +532,7 @@ TABLE = "preflight_embedding"
 
 
 def set_environment(config: Settings, role: str, address: str) -> None:
-    """The variables that configure Paddle's role maker for the run; they replace the job's own."""
+    """Set the variables that configure Paddle's role maker for the run, in place of the job's own."""
     host, port = split_endpoint(config.endpoint) if role == "server" else (address, 0)
     os.environ.update(
         TRAINING_ROLE="PSERVER" if role == "server" else "TRAINER",
@@ -546,7 +544,7 @@ def set_environment(config: Settings, role: str, address: str) -> None:
         PADDLE_PORT=str(port),
         # Workers connect to the servers themselves, before Paddle is imported.
         PADDLE_WITH_GLOO="0",
-        # Releases with the new intermediate representation divide no programs for servers unless it is off.
+        # Releases with the new intermediate representation divide programs for servers only if it is off.
         FLAGS_enable_pir_api="0",
     )
 

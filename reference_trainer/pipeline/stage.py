@@ -2,7 +2,7 @@
 
 Ranks are laid out as in Megatron-LM: stage s of replica r is rank s x (ranks / stages) + r. Two steps with a flush in
 the requested schedule, then one without a flush, in which each microbatch's backward pass needs the weights of its
-forward pass. Wrong values are replaced with correct ones where they are found, so that only the stage or path that
+forward pass. Wrong values are replaced with correct ones where they are found, so that only the stage or link that
 caused them is blamed.
 
 GPipe: all forward passes, then all backward passes (arXiv 1811.06965). 1F1B: after as many forward passes as there are
@@ -16,7 +16,7 @@ below 2^24 times a power of two (for up to `MAX_STAGES` stages), and 32-bit floa
 
 The gradient of each microbatch occupies a separate digit in base 4, as in `oracle`, so that a sum shows which one is
 missing or was added twice; and the weights of each version differ in the digits of the microbatches that made it, so
-that a backward pass that did not use the weights of its forward pass shows which ones it used.
+that a backward pass with other weights than its forward pass shows which weights it used.
 """
 
 from __future__ import annotations
@@ -137,7 +137,9 @@ def _share(before: float | None, after: float | None, computed_s: float) -> floa
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
 ) -> tuple[list[float], float, float]:
-    """For each stage the slowest replica's time per microbatch; the mean working time of stages; the longest step."""
+    """Return the slowest replica's time per microbatch by stage, the mean working time of stages, and the longest
+    step.
+    """
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
     collectives.maximum(times, "times of the pipeline's stages")
@@ -201,15 +203,15 @@ class _Stage:
                 time.sleep(3600.0)
             at = self._now()
             if slot.kind == FORWARD:
-                value = self._checked_input(expected, slot, move, came, name, expected.activations)
+                value = self._require_input(expected, slot, move, came, name, expected.activations)
                 kept = (value.requires_grad_(), self._weights.clone().requires_grad_())
                 made = _forward(self._torch, *kept)
                 held[slot.microbatch] = (*kept, made)
-                result = self._checked_output(expected, slot, made.detach(), name)
+                result = self._require_output(expected, slot, made.detach(), name)
             else:
-                value = self._checked_input(expected, slot, move, came, name, expected.gradients)
+                value = self._require_input(expected, slot, move, came, name, expected.gradients)
                 inputs, own = self._backward(held.pop(slot.microbatch), value)
-                result = self._checked_output(expected, slot, inputs, name)
+                result = self._require_output(expected, slot, inputs, name)
                 gradient += own
                 if not flush:
                     self._weights = self._weights + LEARNING_RATE * own
@@ -243,7 +245,7 @@ class _Stage:
         made.backward(gradient)
         return inputs.grad, weights.grad
 
-    def _checked_input(
+    def _require_input(
         self,
         expected: ExpectedValues,
         slot: Slot,
@@ -260,7 +262,7 @@ class _Stage:
         self._note(found)
         return received if found is None else right(at, slot.microbatch)
 
-    def _checked_output(self, expected: ExpectedValues, slot: Slot, computed: Any, step: str) -> Any:
+    def _require_output(self, expected: ExpectedValues, slot: Slot, computed: Any, step: str) -> Any:
         """Return the output of a slot, or the correct one if it is wrong."""
         found = expected.judge(slot, self.number, computed, step)
         self._note(found)
@@ -320,7 +322,7 @@ def _named(slot: Slot) -> tuple[str, int]:
 
 
 def _forward(torch: Any, inputs: Any, weights: Any) -> Any:
-    """Return the stage itself: see `expected_values`."""
+    """Compute the output of the stage: see `expected_values`."""
     a, b = inputs[0], inputs[1]
     return torch.stack([a, b + weights * a])
 
@@ -364,13 +366,15 @@ class Exchange:
 
 
 def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """Return all forward passes, then all backward passes, in the same order on every stage."""
+    """Return the slots of a stage: all forward passes, then all backward passes, in the same order on every stage."""
     forward = [Slot(FORWARD, m) for m in range(microbatches)]
     return forward + [Slot(BACKWARD, m) for m in range(microbatches)]
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """Return `stages - 1 - stage` forward passes to fill the pipeline, then one forward and one backward in turn."""
+    """Return the slots of a stage: `stages - 1 - stage` forward passes to fill the pipeline, then one forward and one
+    backward in turn.
+    """
     ahead = min(stages - 1 - stage, microbatches)
     found = [Slot(FORWARD, m) for m in range(ahead)]
     for m in range(microbatches - ahead):
@@ -413,8 +417,8 @@ def _producer(slot: Slot, stage: int, stages: int) -> int | None:
 
 
 def versions(slots: list[Slot], *, flush: bool) -> list[int]:
-    """By microbatch, the version of the weights (number of updates) of its forward pass, which its backward pass must
-    use as well.
+    """Return, by microbatch, the version of the weights (number of updates) of its forward pass, which its backward
+    pass must use as well.
 
     Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
     """
@@ -469,8 +473,8 @@ class ExpectedValues:
 
     Args:
         updates: the number of updates by all microbatches before this step.
-        replica: the replica of the pipeline: each has values of its own, so that crossed ones are noticed.
-        flush: the weights are updated once, after all backward passes; else after each (PipeDream).
+        replica: the replica of the pipeline: each has its own values, so that crossed ones are noticed.
+        flush: whether the weights are updated once, after all backward passes; otherwise after each (PipeDream).
     """
 
     def __init__(
@@ -544,7 +548,7 @@ class ExpectedValues:
         )
 
     def _other(self, slot: Slot, at: int, got: Any) -> str:
-        """Return whether another microbatch, or nothing, was received instead of this one."""
+        """Return a message if another microbatch, or nothing, was received instead of this one."""
         if not bool((got != 0).any()):
             return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
         for m in range(self.microbatches):
@@ -554,7 +558,7 @@ class ExpectedValues:
         return ""
 
     def _stale(self, slot: Slot, stage: int, got: Any) -> str:
-        """Return whether a backward pass used different weights from its forward pass."""
+        """Return a message if a backward pass used different weights from its forward pass."""
         if slot.kind == FORWARD:
             return ""
         own = self.version[stage][slot.microbatch]

@@ -1,6 +1,4 @@
-"""A worker's connections to all servers: it pulls, looks up rows, pushes, waits at barriers, and counts waits and round
-trips.
-"""
+"""A worker's connections to all servers: pulls, row look-ups, pushes, barriers, and counts of waits and round trips."""
 
 from __future__ import annotations
 
@@ -93,14 +91,14 @@ class Client:
         #: Maximum rows of each table in one request to a server.
         self._capacities = [[config.capacity(s, t) for t in range(len(self._tables))] for s in range(len(channels))]
         self._alive_s = 0.0
-        #: No server has any data of this worker yet.
+        #: Whether no server has any data of this worker yet.
         self._all_begin = True
         #: The memory that queued frames refer to.
         self._kept: list[Any] = []
         for server in self.servers:
-            server.channel.on_wait_change = functools.partial(self._noticed, server.index)
+            server.channel.on_wait_change = functools.partial(self._record_delay, server.index)
 
-    def _noticed(self, server: int, lasts: bool) -> None:
+    def _record_delay(self, server: int, lasts: bool) -> None:
         """Record that one server delays this worker, or no longer does."""
         self._wait([server] if lasts else [])
         if lasts:
@@ -126,10 +124,10 @@ class Client:
         self.flush()
         for server in self._pending_servers():
             if not server.shards:
-                self._reply(server, 0, 0)
+                self._read_reply_header(server, 0, 0)
             for shard in server.shards:
                 more = versions_bytes(self.config, shard)
-                self._reply(server, shard.number, shard.bytes + more)
+                self._read_reply_header(server, shard.number, shard.bytes + more)
                 server.channel.read_payload(server.pulled.bytes_of(shard.begin, shard.elements))
                 flat = self._read_versions(server, more)
                 count = self.config.workers
@@ -148,7 +146,7 @@ class Client:
         for server in self._pending_servers():
             mine, places = rows.mine[server.index]
             more = 4 * self.config.workers
-            self._reply(server, table, int(mine.numel()) * width * 4 + more)
+            self._read_reply_header(server, table, int(mine.numel()) * width * 4 + more)
             part = whole
             if places is not None:
                 part, views = empty(int(mine.numel()), width)
@@ -266,7 +264,7 @@ class Client:
         for server in self._pending_servers():
             server.channel.send(Header(frames.BARRIER, 0, self.index, 0, phase=phase))
         for server in self._pending_servers():
-            self._reply(server, 0, 0)
+            self._read_reply_header(server, 0, 0)
         self.phase = phase + 1
 
     def send_goodbye(self) -> None:
@@ -326,8 +324,8 @@ class Client:
             return self.servers
         return [server for server in self.servers if server.has_phase <= self.phase]
 
-    def _reply(self, server: Server, shard: int, size: int) -> None:
-        """The header of the next reply, which must be this one."""
+    def _read_reply_header(self, server: Server, shard: int, size: int) -> None:
+        """Read the header of the next reply, and require that it is the expected one."""
         channel = server.channel
         channel.limit_s = self.reply_timeout.limit_s if self.phase > settings.JOINING else self.config.timeout_s
         began = time.monotonic()

@@ -1,6 +1,6 @@
 """Answers the requests of one worker at one server, in its own thread: parts of its pushes, and replies to its pulls.
 
-After the numbers of a shard follow its versions: how many pushes of each worker they contain, for each part of it.
+The numbers of a shard are followed by its versions: how many pushes of each worker they contain, for each part of it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class PullReply:
         return Source(self._peer.index, clock, self._peer.generation)
 
     def _sends_in_place(self) -> bool:
-        """Return whether weights may be sent from where they are: on the host, while nothing writes to them."""
+        """Return whether weights may be sent directly from the store: on the host, while nothing writes to them."""
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
@@ -295,8 +295,9 @@ def drop_worker(host: ServerState, worker: int) -> None:
 
 
 def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> tuple[int, int, int]:
-    """Let a backup worker replace this worker: it takes over its clock, the parts of its next push that have arrived,
-    and the phase.
+    """Let a backup worker replace this worker.
+
+    It takes over the worker's clock, the parts of its next push that have arrived, and the phase.
     """
     with host.lock:
         why = host.vacant.pop(worker, "another server closed its connection")
@@ -342,7 +343,7 @@ class ConnectionHandler:
         config = host.config
         self._widths = [table.width for table in config.plan.tables]
         self._capacities = [config.capacity(config.index, table) for table in range(self._tables)]
-        #: No read ever waits for others.
+        #: Whether no read ever waits for others.
         self._never_waits = config.mode in (clocks.ASYNC, clocks.GEO)
         self._sync = config.mode == clocks.SYNC
         #: Values that are constant in a phase, and the phase: pushes of each worker, and their factor.
@@ -376,7 +377,7 @@ class ConnectionHandler:
         except PeerError as error:
             self._lost(error)
         except Exception as error:
-            # After a bug here the others are notified, so that they do not wait, and it is raised in the main thread.
+            # After a bug here, the others are notified so that they do not wait; the main thread raises the error.
             text = f"server {host.config.index} failed: {type(error).__name__}: {error}"
             host.clocks.end(RunEnded(text))
             self._channel.send_error(text, frames.BECAUSE_OF_ANOTHER)
@@ -389,7 +390,8 @@ class ConnectionHandler:
         if host.over.is_set() or peer.left:
             return
         if error.kind == "ended":
-            # Another server may have told it of a loss that this one learns of in a moment: that is the reason then.
+            # Another server may have reported a loss to the worker that this server learns of a moment later: then that
+            # loss is the reason.
             host.clocks.await_end(_MOMENT_S)
             text = error.text
         elif error.kind == "silent":
@@ -633,10 +635,10 @@ class ConnectionHandler:
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
 
     def _replace_worker(self, worker: int) -> None:
-        """This backup worker replaces worker `worker` from now on."""
+        """Make this backup worker replace worker `worker`."""
         host, peer = self._host, self._peer
         if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
-            raise self._peer.protocol_error(f"asked to replace worker {worker}")
+            raise self._peer.protocol_error(f"requested to replace worker {worker}")
         with self._released:
             drop_worker(host, worker)
         clock, parts, phase = replace_worker(host, peer, worker)

@@ -21,8 +21,8 @@ from reference_trainer.ps.partition import Plan, Shard, Table
 # The parameters of one server, in memory that both torch and a socket can use.
 
 
-#: A view of bytes at an address. An array of `ctypes` would do as well, but each size is a class of its own, which must
-#: be created and collected.
+#: A view of bytes at an address. An array of `ctypes` would also work, but each size is a separate class, which must be
+#: created and collected.
 _view: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
@@ -67,8 +67,8 @@ class HostTensor:
 
 
 def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
-    """Return the bytes of a contiguous tensor on the host, for sending while the tensor is kept; empty for an empty
-    one.
+    """Return the bytes of a contiguous tensor on the host, to be sent while the tensor is kept; none for an empty
+    tensor.
     """
     size = tensor.numel() * tensor.element_size()
     if not size:
@@ -100,7 +100,7 @@ def digest(tensors: Sequence[Any]) -> str:
 PIECE = 1 << 16
 #: Shards of this size are added while they arrive, unless a run sets another one.
 LARGE_BYTES = 1 << 20
-#: And in at least this many pieces, because only the last one is added after all of it has arrived.
+#: Smallest number of pieces of such a shard, because only the last one is added after all of it has arrived.
 _MIN_PIECES = 8
 #: Receive buffers for the pieces of a push to a GPU; they lie in a buffer of a whole shard, which has more pieces.
 _GPU_BUFFERS = 3
@@ -162,7 +162,7 @@ class Store:
     """The numbers of one server, and for each part of them its versions: how many pushes of each worker it contains.
 
     On a GPU all threads use its default stream, which runs their copies and sums in the order in which they were
-    queued: whoever holds the lock of a shard queues after its previous holder, and needs not wait for the end.
+    queued: whoever holds the lock of a shard queues after its previous holder, and need not wait for the end.
 
     Args:
         device: a torch device; data of sockets are on the host in any case.
@@ -207,7 +207,7 @@ class Store:
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
         self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
         self._in_rounds = in_rounds
-        #: What pushes are added to, by shard and by part with versions of its own: sums, or the numbers themselves.
+        #: The targets of pushes, by shard and by part with its own versions: sums, or the numbers themselves.
         added_to = torch.zeros(elements, device=device) if in_rounds else self.dense
         slices = [added_to[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._totals = [
@@ -224,12 +224,12 @@ class Store:
 
     @property
     def dense_bytes(self) -> int:
-        """Return bytes of dense parameters."""
+        """Return the number of bytes of dense parameters."""
         return int(self.dense.numel()) * 4
 
     @property
     def table_bytes(self) -> int:
-        """Return bytes of table rows."""
+        """Return the number of bytes of table rows."""
         return sum(int(rows.numel()) * 4 for rows in self.rows)
 
     def row_numbers(self, table: int) -> Any:
@@ -262,7 +262,7 @@ class Store:
             total.add_(numbers, alpha=factor)
 
     def count(self, part: int, source: Source, *, tables: int) -> None:
-        """Count a part of a push as added that never came: the rows of a table, or a shard."""
+        """Count a missing part of a push as added: the rows of a table, or a shard."""
         if part < tables:
             with self._row_locks[part]:
                 self._added_rows(part, source)
@@ -332,11 +332,13 @@ class Store:
         return event
 
     def on_device(self, numbers: Any) -> Any:
-        """These numbers on the device of the store; they were copied when this returns."""
+        """Return these numbers on the device of the store; they have been copied when this returns."""
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
-        """The same for one piece of a shard. A GPU may still be reading `numbers` afterwards; see `Slot.free_piece`."""
+        """Apply one piece of a shard, as `apply` does. A GPU may still be reading `numbers` afterwards; see
+        `Slot.free_piece`.
+        """
         with self._locks[shard.number]:
             self._added(shard, piece, source)
             if not self.on_host:
@@ -519,9 +521,9 @@ def add_rows_of_round(store: Store, slots: Sequence[Slot], factor: float, clock:
 _TABLE_SALT = 9000
 #: Distinct rows a worker touches in one step, of which half are the same for all workers; some occur several times.
 _ROWS_PER_STEP = 24
-#: A wrong shard is explained by so many of its elements first, for up to so many workers.
+#: Number of elements that first explain a wrong shard, and the largest number of workers.
 _DECODED, _MAX_DECODED_WORKERS = 256, 64
-#: Workers whose shares are kept.
+#: Largest number of workers whose shares are kept.
 _KEPT_SHARES = 16
 
 
@@ -622,17 +624,17 @@ class ExactValues:
         return torch.unique(rows)
 
     def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
-        """Return None if a shard holds the right bits, else whose pushes explain its wrong elements."""
+        """Return None if a shard holds the right bits; otherwise whose pushes explain its wrong elements."""
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
         parameter, index = shard.place_of(found.index)
         where = f"element {index} of {parameter}"
         difference = (expected - got) / LEARNING_RATE
-        return self._explained(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
+        return self._explain_mismatch(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
 
     def compare_rows(self, label: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Mismatch | None:
-        """Return the same for rows of a table."""
+        """Compare rows of a table, as `compare` does for a shard."""
         import torch
 
         found = oracle.compare(label, rank, got.flatten(), expected.flatten())
@@ -649,9 +651,11 @@ class ExactValues:
             whole[torch.searchsorted(rows, touched[here])] = gradients[here]
             return whole.flatten()
 
-        return self._explained(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
+        return self._explain_mismatch(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
 
-    def _explained(self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]) -> Mismatch:
+    def _explain_mismatch(
+        self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
+    ) -> Mismatch:
         """Return the mismatch with the pushes that are missing or were added too often, if these explain every
         element.
         """
@@ -662,8 +666,8 @@ class ExactValues:
         return replace(found, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
-        """Return how often too many the push of one clock was added, by worker, and the clock; nothing if that is not
-        it.
+        """Return by how much the pushes of one clock were added too often, by worker, and the clock; nothing for
+        another fault.
         """
         import torch
 
@@ -673,7 +677,7 @@ class ExactValues:
         for clock in range(min(self.pushes, oracle.MAX_EXACT_STEPS)):
             parts = [pushed(worker, clock) for worker in range(self._workers)]
             counts = self._counts(torch.stack(parts)[:, places].t().tolist(), difference[places].tolist())
-            # The few elements that were decoded must explain all.
+            # The few decoded elements must explain all of them.
             total = sum(part * float(counts.get(worker, 0)) for worker, part in enumerate(parts))
             if counts and torch.equal(total, difference):
                 return counts, clock
@@ -726,7 +730,7 @@ class ExactValues:
 
 
 class _ShardValues:
-    """What the values of one shard consist of: units, the share of each worker, and the pattern of each step."""
+    """The components of one shard's values: units, the share of each worker, and the pattern of each step."""
 
     def __init__(self, shard: Shard, workers: int, device: Any, salts: dict[str, int], sizes: dict[str, int]) -> None:
         import torch
@@ -780,7 +784,9 @@ class ExpectedShard:
         self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
-        """Add pushes until `values` have these versions; returns what is impossible about them, or nothing."""
+        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise
+        nothing.
+        """
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
         size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
@@ -812,7 +818,7 @@ class ExpectedRows:
         self._has = [0] * workers
 
     def advance(self, versions: Sequence[int]) -> str:
-        """Return the same as for shards."""
+        """Add pushes until the rows have these versions, as `ExpectedShard.advance` does."""
         import torch
 
         for worker, wanted in enumerate(versions):
@@ -854,7 +860,7 @@ def _count_text(worker: int, clock: int, count: int) -> str:
 
 
 def deduplicated(found: Any) -> tuple[Any, Any, Any]:
-    """Return the sorted distinct row numbers; for each given number its position among them; the count of each."""
+    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each."""
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

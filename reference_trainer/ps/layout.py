@@ -8,7 +8,7 @@ from reference_trainer.ps.client import Server
 from reference_trainer.ps.exact import bytes_of
 from reference_trainer.ps.partition import Plan
 
-#: Pieces of fewer numbers are copied together: a part of a message costs as much as copying 16 KiB.
+#: Smaller pieces are copied together: a part of a message costs as much as copying 16 KiB.
 _MIN_LENT = 4096
 
 
@@ -86,9 +86,10 @@ class ParameterLayout:
             torch.cuda.synchronize(on_gpu[0])
 
     def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> list[Any]:
-        """Like `scatter`, but large values are sent in place. Keep the returned objects until they have been sent.
+        """Copy values as `scatter` does, but send large ones in place. Keep the returned objects until they have been
+        sent.
 
-        Values on a GPU are always copied, to the memory that `scatter` uses: only that is pinned.
+        Values on a GPU are always copied, to the memory that `scatter` uses, because only this memory is pinned.
         """
         import torch
 

@@ -18,9 +18,9 @@ FLOAT_BYTES = 4
 SLICE_BYTES = 4 * 1024 * 1024
 #: Elements below which Paddle's transpiler does not split a parameter (DistributeTranspilerConfig, Fluid 0.14 to 1.8).
 MIN_BLOCK = 8192
-#: Shares smaller than this cost nothing, however unequal they are.
+#: Shares smaller than this are negligible, however unequal they are.
 NEGLIGIBLE_BYTES = 2**20
-#: Values that an optimizer keeps for each parameter beside its value; for others none is assumed.
+#: Number of values that an optimizer keeps per parameter in addition to its value; 0 for other optimizers.
 OPTIMIZER_SLOTS = {
     "Momentum": 1,
     "LarsMomentum": 1,
@@ -147,7 +147,9 @@ def bytes_held(
 
 
 def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
-    """Return the same blocks, none of more than `max_elements` elements, renumbered within each parameter."""
+    """Return the blocks, divided into blocks of at most `max_elements` elements and renumbered within each
+    parameter.
+    """
     found: list[Block] = []
     numbers: dict[str, int] = {}
     for block in blocks:
@@ -169,7 +171,7 @@ def imbalance(loads: Sequence[int]) -> float:
     return max(loads) * len(loads) / sum(loads) if loads and sum(loads) else 1.0
 
 
-#: Everything beside the parameters that the layout of the wire and of a server's memory depends on.
+#: Everything except the parameters that the layout of the wire and of a server's memory depends on.
 LAYOUT = 1
 
 
@@ -217,7 +219,7 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Return its size in transit."""
+        """Return the shard's size in transit."""
         return self.elements * FLOAT_BYTES
 
     def place_of(self, element: int) -> tuple[str, int]:
@@ -300,11 +302,11 @@ def make(
     blocks = [block for p in dense for block in cut(p.name, p.shape, servers, least_block) if block.elements]
     slices = sliced(blocks, slice_bytes // FLOAT_BYTES)
     held = POLICIES[policy](slices, servers)
-    shards = tuple(_packed(mine, slice_bytes // FLOAT_BYTES) for mine in held)
+    shards = tuple(_pack(mine, slice_bytes // FLOAT_BYTES) for mine in held)
     return Plan(servers, policy, tuple(dense), tuple(tables), shards)
 
 
-def _packed(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
+def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
     """Return blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this
     order.
     """

@@ -29,9 +29,9 @@ from reference_trainer.ps.settings import ProcessFault, Settings, numbers_of
 
 #: Time limit of the whole handshake, however its bytes arrive.
 _HANDSHAKE_S = 5.0
-#: Unauthenticated connections at a time, besides two for each worker.
+#: Largest number of simultaneous unauthenticated connections, in addition to two per worker.
 _MAX_UNKNOWN = 64
-#: A connection is dropped for a newer one only after this time to prove itself: a worker needs milliseconds.
+#: Shortest time to authenticate before a connection may be dropped for a newer one; a worker needs milliseconds.
 _PROOF_S = 0.2
 _ACCEPT_S = 0.5
 
@@ -69,7 +69,7 @@ class ConnectionAcceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._quit.set()
         self._thread.join(2 * _ACCEPT_S)
         self._listener.close()
@@ -392,7 +392,7 @@ def _supervise(host: ServerState, progress: Progress) -> None:
         if now != phase:
             _report_phases(host, progress, phase, now)
             phase = now
-        waiting, idle = _waiting(host, phase)
+        waiting, idle = _awaited_workers(host, phase)
         progress.waits_for(numbers_of(waiting, config.worker_numbers), idle=idle)
         if phase == settings.JOINING and time.monotonic() >= joined_by:
             names = ", ".join(map(str, waiting))
@@ -419,8 +419,8 @@ def _report_phases(host: ServerState, progress: Progress, before: int, now: int)
         progress.entering("requests of workers", waiting_for=numbers_of(all_workers, host.config.worker_numbers))
 
 
-def _waiting(host: ServerState, phase: int) -> tuple[list[int], bool]:
-    """Return the workers that it needs to continue, and whether it is merely idle."""
+def _awaited_workers(host: ServerState, phase: int) -> tuple[list[int], bool]:
+    """Return the workers that the server needs to continue, and whether it is merely idle."""
     with host.lock:
         peers = [peer for _, peer in sorted(host.peers.items())]
     here = [peer.index for peer in peers]

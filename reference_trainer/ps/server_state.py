@@ -52,7 +52,7 @@ class ConnectedWorker:
         return "%s (%s, process %d)" % (who, self.host, self.pid)
 
     def protocol_error(self, did: str) -> PeerError:
-        """Return whether it violated the protocol."""
+        """Return the error for a worker that violated the protocol."""
         return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
@@ -106,7 +106,7 @@ class ServerState:
         import torch
 
         config = self.config
-        # Each worker has its own thread here; with torch's threads below each of them cores would be wasted.
+        # Each worker has its own thread here; additional torch threads in each of them would waste cores.
         torch.set_num_threads(1)
         self.store = exact.Store(
             config.plan,
@@ -192,7 +192,7 @@ class ServerState:
             self.check_received(worker, clock, shard, self.slots[worker].part(shard))
 
     def check_received(self, worker: int, clock: int, shard: Any, got: Any) -> None:
-        """The same for numbers that are no longer, or not yet, in the slot."""
+        """Check numbers that are no longer, or not yet, in the slot, as `check_push` does."""
         expected = self.on_host.push(shard, worker, clock)
         if self.config.mode == clocks.GEO:
             expected = expected * -LEARNING_RATE
@@ -204,7 +204,8 @@ class ServerState:
             self.mismatch(replace(found, explanation=why, sender=f"worker {worker}"))
 
     def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
-        """A worker's connection ended before the run: a backup worker may replace it, else the run ends.
+        """Handle the end of a worker's connection before the end of the run: a backup worker may replace it, else the
+        run ends.
 
         `lagged`: this server dropped it because the others waited for it.
         """

@@ -1,4 +1,4 @@
-"""The configuration of a process of a parameter-server run, read once, and the faults that it may inject in itself.
+"""The configuration of a process of a parameter-server run, read once, and the faults that it may inject into itself.
 
 `{"kind": "flip", "role": "worker", "index": 1, "phase": "exact", "step": 2, "server": 0, "shard": 0}`. Without `role`
 or `index` it applies to the process that receives it. Kinds: `delay` (`seconds` before each step, from `step` on),
@@ -32,9 +32,9 @@ MIN_LIMIT_S = 10.0
 LIMIT_FACTOR = 5.0
 #: A worker that delays others for this long is replaced by a backup worker.
 LAG_S = 5.0
-#: The training is repeated in one process up to this many pushes, and this many numbers in them.
+#: Largest number of pushes, and of numbers in them, for which the training is repeated in one process.
 MAX_REPLAYED_PUSHES, MAX_REPLAYED_NUMBERS = 1280, 1 << 28
-#: Rows of a table that one worker may touch on one server in one step.
+#: Largest number of rows of a table that one worker may touch on one server in one step.
 MAX_IDS = 65536
 
 
@@ -83,7 +83,7 @@ class Settings:
         return -(-steps // self.geo_steps) if self.mode == clocks.GEO else steps
 
     def steps_of(self, clock: int, steps: int) -> Sequence[int]:
-        """Return the steps of one push, of so many in all."""
+        """Return the steps of one push, out of `steps` in total."""
         if self.mode != clocks.GEO:
             return range(clock, clock + 1)
         return range(clock * self.geo_steps, min(steps, (clock + 1) * self.geo_steps))
@@ -113,7 +113,7 @@ class Settings:
         return self.until == "exact"
 
     def capacity(self, server: int, table: int) -> int:
-        """Return maximum rows of a table in one exchange with one server."""
+        """Return the maximum number of rows of a table in one exchange with one server."""
         return min(MAX_IDS, self.plan.rows_of(server, self.plan.tables[table]))
 
     def shared_values(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class AdaptiveTimeout:
-    """How long to wait for others: five times the longest step so far, but at least `min_s`."""
+    """Time limit of a wait for others: five times the longest step so far, but at least `min_s`."""
 
     def __init__(self, min_s: float) -> None:
         self._min_s = min_s
@@ -287,7 +287,7 @@ class ProcessFault:
             time.sleep(_STALL_S)
 
     def _report(self, step: int) -> None:
-        """Report the injection once, however often it happens."""
+        """Report the injection once, even if it happens several times."""
         on_fault, self._on_fault = self._on_fault, None
         if on_fault is not None:
             on_fault(kind=self.kind, step=step)

@@ -12,7 +12,7 @@ from reference_trainer.ps.partition import Parameter, Table
 
 #: The learning rate of the network for one worker; for more it is divided by the next power of two (see `rate`).
 LEARNING_RATE = 0.25
-#: The factor of rows beside the features: old rows must change gradients by far more than rounding does.
+#: The factor of rows relative to the features: old rows must change gradients far more than rounding does.
 ROW_FACTOR = 4.0
 #: A job's own parameters move towards fixed targets: half of the distance in one step of one worker.
 QUADRATIC_RATE = 0.5
@@ -24,7 +24,7 @@ def rate(base: float, workers: int) -> float:
 
 
 class Network:
-    """An embedding (sum of some rows), beside dense features, into one hidden layer. Learns its own fixed batch.
+    """An embedding (sum of some rows) and dense features, followed by one hidden layer. Learns its own fixed batch.
 
     Args:
         slots: rows that one sample looks up; 0 for a network without a table.

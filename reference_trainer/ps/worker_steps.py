@@ -18,8 +18,8 @@ class ExpectedReplies:
     """The expected content of all servers, as one worker sees them.
 
     Args:
-        keep: gets each comparison's mismatch, or None.
-        alive: called after each shard: those of a large model take long together.
+        keep: receives each comparison's mismatch, or None.
+        alive: called after each shard, because all shards of a large model together take long.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ExpectedReplies:
             self._keep(found)
 
     def _impossible(self, server: Server, versions: Sequence[int], clock: int) -> str:
-        """What is impossible about these versions before push `clock` in this mode, or nothing."""
+        """Return why these versions are impossible before push `clock` in this mode; empty if they are possible."""
         own, config = self._client.index, self._config
         least, most = clock, clock
         if server.has_phase == self._client.phase == settings.EXACT and clock <= server.has_clock:
@@ -164,9 +164,9 @@ def _on(rows: Any, server: int, servers: int) -> Any:
 
 
 _MAX_MISMATCHES = 20
-#: Before this push worker 0 pauses for so long, when others must wait for it.
+#: The push before which worker 0 pauses when others must wait for it, and the length of the pause.
 _LATE_PUSH, _LATE_S = 1, 0.1
-#: Rows of one request at the end.
+#: Number of rows per request at the end.
 _ROWS_AT_ONCE = 32768
 #: A request of this many rows, 64 KiB, fits into a socket's buffers. A larger one after a pull could be stuck there
 #: while the server is stuck with its reply.
@@ -216,7 +216,7 @@ class WorkerSteps:
         self._expected: ExpectedReplies | None = None
 
     def exact_steps(self, first: int) -> None:
-        """Push known values, starting with push `first`. Every pull and look-up is compared, too."""
+        """Push known values, starting with push `first`. Every pull and look-up is also compared."""
         import torch
 
         config, client = self._config, self._client
@@ -252,7 +252,7 @@ class WorkerSteps:
             self._after()
 
     def _fall_behind(self) -> None:
-        """Pause, long enough that the others reach the bound, and short for everyone."""
+        """Pause long enough that the others reach the bound, but not longer than necessary."""
         self._client.flush()
         time.sleep(_LATE_S)
 
@@ -276,7 +276,7 @@ class WorkerSteps:
         return Rows(everything, config.servers), total
 
     def check_exact_weights(self) -> str:
-        """Pull and compare everything that was pushed; returns the digest."""
+        """Pull all weights and compare them with all pushes. Returns the digest."""
         import torch
 
         config, client = self._config, self._client

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from preflight.analysis.model_size import asked_backend
+from preflight.analysis.model_size import requested_backend
 from preflight.commands.as_launched import script_edits
 from preflight.commands.as_launched.script_edits import (
     Change,
@@ -183,7 +183,7 @@ def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
     found = {}
     for job in jobs:
         for launch in job.launches:
-            name, _ = asked_backend(job, (launch.scope,))
+            name, _ = requested_backend(job, (launch.scope,))
             if name:
                 found[launch.id] = name
     return found

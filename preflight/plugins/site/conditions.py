@@ -73,7 +73,7 @@ def pattern_problem(pattern: str) -> str:
     return ""
 
 
-#: A longer text is not matched: regular expressions may take very long on it.
+#: Longest text that is matched: regular expressions may take very long on longer text.
 _MAX_MATCHED_LENGTH = 2000
 
 
@@ -115,7 +115,7 @@ def _passes_one(test: Test, item: ClaimValue) -> bool | None:
 
 
 def _same(wanted: ClaimValue, item: ClaimValue) -> bool:
-    """Return whether two values are equal to a person: the text "8" of a variable is the number 8, and "true" is
+    """Return whether a person would call two values equal: the text "8" of a variable is the number 8, and "true" is
     true.
     """
     if isinstance(wanted, bool) or isinstance(item, bool):

@@ -43,7 +43,7 @@ class Document:
 
 
 def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
-    """Return the declarations of these files, after the existing ones in `taken`.
+    """Return the declarations of these files, added to the existing ones in `taken`.
 
     Raises:
         UsageError: a file cannot be read, or has errors; all of them are listed with their locations.
@@ -71,7 +71,7 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
         document = loads(text)
     except TomlError as error:
         raise UsageError(f"{name}:{error}") from None
-    read = _validated(document)
+    read = _validate(document)
     problems = read if isinstance(read, list) else list(_problems(read, taken))
     if problems or isinstance(read, list):
         positions = Positions(text)
@@ -81,7 +81,7 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
     return Site(rules, tuple(checks.to_configuration(item, name) for item in read.check))
 
 
-def _validated(document: Mapping[str, Any]) -> Document | list[Problem]:
+def _validate(document: Mapping[str, Any]) -> Document | list[Problem]:
     from pydantic import ValidationError
 
     try:

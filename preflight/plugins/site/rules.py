@@ -1,4 +1,4 @@
-"""Rules that a site defines in a TOML file, and how they judge a job. No code.
+"""Rules that a site defines in a TOML file, and their judgement of a job. No code.
 
 Values that the files do not determine stay unknown: a value known only at run time, and a claim that holds in only one
 branch, are never a fault. A fault needs every alternative to break the rule.
@@ -116,7 +116,7 @@ def rules_of(site_rules: Iterable[SiteRule]) -> tuple[PluginRule, ...]:
 
 def _build_rule(item: SiteRule) -> PluginRule:
     def judge(job: Job) -> Iterator[Verdict]:
-        return _judged(item, job)
+        return _judge(item, job)
 
     judge.__doc__ = _doc(item)
     return rule(
@@ -144,7 +144,7 @@ def _format(condition: Condition) -> str:
     return f"{condition.name}: {format_tests(condition.tests)}"
 
 
-def _judged(item: SiteRule, job: Job) -> Iterator[Verdict]:
+def _judge(item: SiteRule, job: Job) -> Iterator[Verdict]:
     subjects: list[tuple[str, Scope, Launch | None]] = [(launch.id, launch.scope, launch) for launch in job.launches]
     met = False
     for subject, scope, launch in subjects or [(job.name, WHOLE_JOB, None)]:
