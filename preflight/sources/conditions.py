@@ -118,7 +118,7 @@ _LETTER = re.compile(r"(.)\*(\d{1,3})")
 
 
 def _repeated(item: Any) -> Any:
-    """A layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
+    """Return a layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
 
     Raises UnknownValue for anything but a short text.
     """
@@ -131,7 +131,7 @@ def _repeated(item: Any) -> Any:
 
 
 def _list_length(item: Any) -> int:
-    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
+    """Return the length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
 
     Raises UnknownValue for anything else.
     """
@@ -162,7 +162,7 @@ def _length_of(node: ast.expr) -> int:
 
 
 def _number(item: Any) -> Any:
-    """The integer that a string spells; any other value unchanged."""
+    """Return the integer that a string spells; any other value unchanged."""
     try:
         return int(item) if isinstance(item, str) else item
     except ValueError:
@@ -170,7 +170,7 @@ def _number(item: Any) -> Any:
 
 
 def _is_json(item: str) -> bool:
-    """Whether a text is JSON."""
+    """Return whether a text is JSON."""
     try:
         json.loads(item)
     except (ValueError, RecursionError):
@@ -179,28 +179,28 @@ def _is_json(item: str) -> bool:
 
 
 def _among(item: Any, known: str) -> Any:
-    """A name that a pattern knows. Raises UnknownValue for another one, of which nothing is known."""
+    """Return a name if a pattern contains it. Raises UnknownValue for another name, whose meaning is unknown."""
     if isinstance(item, str) and _matches(item, known):
         return item
     raise UnknownValue(f"what {item} is")
 
 
 def _product(items: Any) -> int:
-    """The product of numbers. Raises UnknownValue for anything else."""
+    """Return the product of numbers. Raises UnknownValue for anything else."""
     if not isinstance(items, tuple) or not all(isinstance(item, int) for item in items):
         raise UnknownValue(f"the product of {items!r}")
     return math.prod(items)
 
 
 def _item_at(items: Any, place: Any) -> Any:
-    """The item at a place; None after the end. Raises UnknownValue for anything but a list and a number."""
+    """Return the item at a place; None after the end. Raises UnknownValue for anything but a list and a number."""
     if not isinstance(items, tuple) or not isinstance(place, int):
         raise UnknownValue(f"item {place!r} of {items!r}")
     return items[place] if 0 <= place < len(items) else None
 
 
 def _rises(items: tuple[Any, ...]) -> bool:
-    """Whether each number is above the one before. Raises UnknownValue for other items than numbers."""
+    """Return whether each number is above the one before. Raises UnknownValue for other items than numbers."""
     if not all(isinstance(item, int | float) for item in items):
         raise UnknownValue(f"the order of {items!r}")
     return all(low < high for low, high in itertools.pairwise(items))
@@ -211,14 +211,16 @@ _MAX_MATCHED = 300
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
+    """Return whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
     if len(text) > _MAX_MATCHED:
         raise UnknownValue("the form of a long text")
     return re.fullmatch(pattern, text) is not None
 
 
 def _number_in(item: Any, pattern: str) -> int | None:
-    """The number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds none."""
+    """Return the number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds
+    none.
+    """
     found = re.search(pattern, item) if isinstance(item, str) and len(item) <= _MAX_MATCHED else None
     return int(found[1]) if found is not None else None
 
@@ -229,7 +231,9 @@ _RANGE = re.compile(
 
 
 def _descends(item: Any) -> bool:
-    """Whether a text gives a range, alone or between colons, whose end is below its beginning (`8..1`, `64GB..8GB`)."""
+    """Return whether a text gives a range, alone or between colons, whose end is below its beginning (`8..1`,
+    `64GB..8GB`).
+    """
     found = _RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
     return found is not None and found[2].lower() == found[4].lower() and float(found[1]) > float(found[3])
 
@@ -239,7 +243,9 @@ _MAX_PATTERN = 200
 
 
 def _is_pattern(item: Any) -> bool:
-    """Whether a text is a valid regular expression; true for anything else. It is compiled, and never matched."""
+    """Return whether a text is a valid regular expression; true for anything else. It is compiled, and never
+    matched.
+    """
     if not isinstance(item, str) or len(item) > _MAX_PATTERN:
         return True
     try:
@@ -250,7 +256,7 @@ def _is_pattern(item: Any) -> bool:
 
 
 def _length(item: Any) -> int:
-    """The number of items of a list, or of characters of a text. Raises UnknownValue for anything else."""
+    """Return the number of items of a list, or of characters of a text. Raises UnknownValue for anything else."""
     if isinstance(item, str | tuple):
         return len(item)
     raise UnknownValue(f"the length of {item!r}")
@@ -258,24 +264,24 @@ def _length(item: Any) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def parsed(text: str) -> ast.expr:
-    """The parsed expression. Raises SyntaxError for an invalid string."""
+    """Return the parsed expression. Raises SyntaxError for an invalid string."""
     return ast.parse(text.replace("\n", " ").strip(), mode="eval").body
 
 
 def holds(text: str, value_of: Lookup) -> bool:
-    """Whether the condition holds.
+    """Return whether the condition holds.
 
     Args:
-        value_of: the value of a key, None if it is not given; raises UnknownValue if that is not known.
+        value_of: the value of a key, None if it is not set; raises UnknownValue if that is unknown.
 
     Raises:
-        UnknownValue: the condition depends on a value that is not known.
+        UnknownValue: the condition depends on an unknown value.
     """
     return bool(evaluate(text, value_of))
 
 
 def evaluate(text: str, value_of: Lookup) -> Any:
-    """The value of an expression; `value_of` and what is raised are those of `holds`."""
+    """Return the value of an expression; arguments and errors are those of `holds`."""
     return _evaluated(parsed(text), value_of)
 
 
@@ -314,7 +320,7 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
 
 
 def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
-    """`and` and `or` over known and unknown parts: one part may decide it alone."""
+    """Return `and` and `or` over known and unknown parts: one part may decide it alone."""
     deciding = isinstance(node.op, ast.Or)
     missing: UnknownValue | None = None
     for part in node.values:

@@ -1,5 +1,4 @@
-"""The faults for which the API server rejects a custom resource, by the schema, the rules and the conditions of its
-kind.
+"""Faults that make the API server reject a custom resource, by the schema, the rules and the conditions of its kind.
 
 The schemas are data (`tables/custom_resources.json`), read from the definitions of the operators' own releases. Unknown
 fields are rejected as with kubectl's `--validate=strict`, its default since 1.25. A value that is filled in later is
@@ -70,7 +69,7 @@ def _table() -> dict[str, Any]:
 
 
 def admission(root: Node) -> Outcome | None:
-    """Whether the API server accepts an object; None if its kind is not in the table."""
+    """Return whether the API server accepts an object; None if its kind is not in the table."""
     kind, version = root.text("kind"), root.text("apiVersion")
     releases: dict[str, int] | None = _table()["kinds"].get(f"{version}/{kind}")
     if releases is None:
@@ -102,7 +101,7 @@ _CORE = {"Job": "batch", "CronJob": "batch", "Deployment": "apps", "StatefulSet"
 
 
 def _miswritten(root: Node, kind: str) -> Outcome | None:
-    """A kind in other capitals than the API has."""
+    """Return a kind in other capitals than the API has."""
     member = root.member("kind")
     meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
     group = root.text("apiVersion").rpartition("/")[0]
@@ -116,7 +115,7 @@ def _miswritten(root: Node, kind: str) -> Outcome | None:
 
 
 def _unserved(root: Node, kind: str, version: str) -> Outcome | None:
-    """An API version that no release of the operator ever served."""
+    """Return an API version that no release of the operator ever served."""
     member = root.member("apiVersion")
     group, _, number = version.rpartition("/")
     served = {
@@ -144,7 +143,7 @@ class _Reader:
         self.open_values: list[tuple[int, int]] = []
 
     def refusals(self, root: Node, number: int) -> list[Refusal]:
-        """Everything that the schema rejects."""
+        """Return everything that the schema rejects."""
         # The whole object has no key of its own; what it lacks is reported at its first one.
         labels = root.at("metadata", "labels")
         queued = labels is not None and labels.member(_QUEUE_LABEL) is not None
@@ -284,13 +283,15 @@ class _Reader:
 
 
 def _place_of(item: Node) -> tuple[int, int]:
-    """Where a list item is reported: at its first key, because the list itself begins at the line of its own key."""
+    """Return where a list item is reported: at its first key, because the list itself begins at the line of its own
+    key.
+    """
     first = item.members[0] if item.members else None
     return (first.key_start, first.node.end) if first is not None else (item.start, item.end)
 
 
 def _identity(item: Node, keys: list[str], defaults: dict[str, Any]) -> tuple[object, ...] | None:
-    """The value that no two items of a list may share; None if it is filled in later."""
+    """Return the value that no two items of a list may share; None if it is filled in later."""
     if not keys:
         return (item.value,) if item.kind is Kind.SCALAR else None
     found = []
@@ -325,12 +326,12 @@ def _is_of(node: Node, kind: str) -> bool:
 
 
 def _is_plain(key: str) -> bool:
-    """Whether a key is literal: neither a placeholder nor a merge key."""
+    """Return whether a key is literal: neither a placeholder nor a merge key."""
     return not re.search(r"[{}$<>\ue000]", key)
 
 
 def _has_template(node: Node) -> bool:
-    """Whether keys may come from a placeholder or a merged mapping."""
+    """Return whether keys may come from a placeholder or a merged mapping."""
     return any(not _is_plain(member.key) for member in node.members)
 
 
@@ -373,17 +374,17 @@ _PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[$%]|<[A-Za-z][^<>]*>|@\w+@|%\w+
 
 
 def is_filled_in(node: Node) -> bool:
-    """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
+    """Return whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
     return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
 
 
 def is_open(node: Node) -> bool:
-    """Whether a value is filled in later, or cannot be read."""
+    """Return whether a value is filled in later, or cannot be read."""
     return node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node)
 
 
 def holds(node: Node, condition: Condition) -> bool | Node:
-    """Whether a value meets a condition; or the value, filled in later, on which that depends."""
+    """Return whether a value meets a condition; or the value, filled in later, that the condition depends on."""
     name, *operands = condition
     if is_open(node):
         return node
@@ -431,7 +432,7 @@ def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool |
 
 
 def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | Node:
-    """Whether no item has this value, or the last one has it."""
+    """Return whether no item has this value, or the last one has it."""
     found = [_equals(item, key, value) for item in items]
     if found[-1:] == [True] or not any(match is not False for match in found[:-1]):
         return True
@@ -441,7 +442,7 @@ def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | Node:
 
 
 def _equals(item: Node, key: str, value: Any) -> bool | Node:
-    """Whether the item has this value at the key; or the value, if it is filled in later."""
+    """Return whether the item has this value at the key; or the value, if it is filled in later."""
     there = item if is_open(item) else item.at(key)
     if there is not None and is_open(there):
         return there
@@ -449,14 +450,14 @@ def _equals(item: Node, key: str, value: Any) -> bool | Node:
 
 
 def _joined(found: list[bool | Node], *, decisive: bool) -> bool | Node:
-    """The result of and (`decisive` is False) or or (True)."""
+    """Return the result of and (`decisive` is False) or or (True)."""
     if any(item is decisive for item in found):
         return decisive
     return next((item for item in found if isinstance(item, Node)), not decisive)
 
 
 def _at(node: Node, path: str) -> Node | None:
-    """The value at a path; None if it is absent or null."""
+    """Return the value at a path; None if it is absent or null."""
     found = node.at(*path.split(".")) if path else node
     return None if found is None or (found.kind is Kind.SCALAR and found.value is None) else found
 
