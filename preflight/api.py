@@ -79,7 +79,7 @@ def lint(
         invalid exclude pattern; a file of `plugins` or `site_rules` cannot be used; `since` is not a commit of this
         repository, or `given` is set as well.
     """
-    with _extended(configuration, plugins, site_rules, set) as extended:
+    with _extend_configuration(configuration, plugins, site_rules, set) as extended:
         wanted = check_names(extended, lambda: rules_for(extended))
         top, chosen = resolve_paths(_as_list(paths), root, given)
         with running():
@@ -99,7 +99,7 @@ def _as_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
 
 
 @contextmanager
-def _extended(
+def _extend_configuration(
     configuration: Configuration | None,
     plugins: Sequence[str | Path],
     site_rules: Sequence[str | Path],
@@ -254,7 +254,7 @@ def check(
         found, left_out = read_jobs(_as_list(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
         jobs = _limit_jobs(found)
         check_server_options(options.smoke, jobs, has_files=True)
-        return _loaded("check", jobs, settings, options, left_out)
+        return _load_jobs("check", jobs, settings, options, left_out)
 
     return _run("check", options, load_jobs, progress, resolve_paths(_as_list(paths), root, None)[0])
 
@@ -297,7 +297,7 @@ def smoke(
         else:
             jobs = (job_of(requested),)
         check_server_options(requested, jobs, has_files=bool(paths))
-        return _loaded(SMOKE, jobs, settings, options)
+        return _load_jobs(SMOKE, jobs, settings, options)
 
     return _run(SMOKE, options, load_jobs, progress, resolve_paths(paths, root, None)[0])
 
@@ -335,7 +335,7 @@ def nodes(
 
     def load_jobs(progress: Progress) -> LoadedJobs:
         settings = check_names(configuration, lambda: checks_for(configuration))
-        return _loaded(NODES, (job,), settings, options)
+        return _load_jobs(NODES, (job,), settings, options)
 
     return _run(NODES, options, load_jobs, progress, Path())
 
@@ -351,7 +351,7 @@ def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return jobs
 
 
-def _loaded(
+def _load_jobs(
     command: str,
     jobs: tuple[Job, ...],
     configuration: Configuration,

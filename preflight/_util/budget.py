@@ -259,7 +259,7 @@ class Budget:
         self._memory_start = resident_bytes()
         self._limit_memory(self.limits.memory_bytes)
         try:
-            with _by_signal(self) if _signal_is_free() else _by_thread(self):
+            with _check_by_signal(self) if _signal_is_free() else _check_by_thread(self):
                 yield self
         finally:
             _RUN.reset(token)
@@ -363,7 +363,7 @@ def _set_timer() -> None:
 
 
 @contextmanager
-def _by_signal(budget: Budget) -> Iterator[None]:
+def _check_by_signal(budget: Budget) -> Iterator[None]:
     looked_at = time.thread_time()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -394,7 +394,7 @@ def _by_signal(budget: Budget) -> Iterator[None]:
 
 
 @contextmanager
-def _by_thread(budget: Budget) -> Iterator[None]:
+def _check_by_thread(budget: Budget) -> Iterator[None]:
     """Check from another thread, which interrupts this one only between two Python instructions."""
     ended = threading.Event()
     lock = threading.Lock()

@@ -183,7 +183,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     for part in split_outside_brackets(text):
         if part.count("[") > _MAX_DIMENSIONS:
             raise ValueError(f"more than {_MAX_DIMENSIONS} ranges in one name")
-        hosts.extend(_expanded(part))
+        hosts.extend(_expand(part))
         if len(hosts) > _MAX_LISTED_HOSTS:
             raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
     if not hosts or not all(is_hostname(host) for host in hosts):
@@ -225,7 +225,7 @@ def split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _expanded(text: str) -> list[str]:
+def _expand(text: str) -> list[str]:
     match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
     if match is None:
         return [text] if text else []
@@ -241,7 +241,7 @@ def _expanded(text: str) -> list[str]:
         numbers.extend(str(number).zfill(len(low)) for number in range(int(low), last + 1))
         if len(numbers) > _MAX_LISTED_HOSTS:
             raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
-    tails = _expanded(suffix) or [""]
+    tails = _expand(suffix) or [""]
     if len(numbers) * len(tails) > _MAX_LISTED_HOSTS:
         raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
     return [prefix + number + tail for number in numbers for tail in tails]

@@ -48,18 +48,18 @@ def _pieces(value: Any, indent: int, bulk: Sequence[str]) -> Iterator[str]:
         yield f'{sign}\n{edge}"{name}": '
         sign = ","
         if not isinstance(found, (tuple, list)) or not found:
-            yield _indented(found, indent).replace("\n", f"\n{edge}")
+            yield _indent(found, indent).replace("\n", f"\n{edge}")
             continue
         before = "["
         for item in found:
             short = json.dumps(plain(item), ensure_ascii=False) if name in bulk else ""
-            yield f"{before}\n{edge * 2}" + (short or _indented(item, indent).replace("\n", f"\n{edge * 2}"))
+            yield f"{before}\n{edge * 2}" + (short or _indent(item, indent).replace("\n", f"\n{edge * 2}"))
             before = ","
         yield f"\n{edge}]"
     yield "\n}"
 
 
-def _indented(value: Any, indent: int) -> str:
+def _indent(value: Any, indent: int) -> str:
     # A line end inside a string is an escape: only those between values are replaced by the caller.
     return json.dumps(plain(value), indent=indent, ensure_ascii=False)
 

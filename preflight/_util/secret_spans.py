@@ -49,7 +49,7 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
             continue
         complex_value = _COMPLEX_VALUE.match(line) if requested else None
         if complex_value is not None:
-            yield from _shown(complex_value, begin, requested)
+            yield from _value_span(complex_value, begin, requested)
         complex_key = _COMPLEX_KEY.match(line) if "?" in line else None
         requested = complex_key["key"] if complex_key is not None and is_secret(complex_key["key"]) else ""
         match = _LINE.match(line)
@@ -59,12 +59,12 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
         if owner >= 0:
             if indent > owner:
                 # `secretKeyRef: {name: ..., key: ...}`, spread over lines: the location of a secret is not a secret.
-                about = bool(match["key"]) and not is_secret("secret_" + _decoded(match["key"]))
+                about = bool(match["key"]) and not is_secret("secret_" + _decode_key(match["key"]))
                 if not about and (not of_table or looks_random(match["rest"].strip().strip("\"'"))):
-                    yield from _shown(match, begin, "" if folded else "secret")
+                    yield from _value_span(match, begin, "" if folded else "secret")
                 continue
             owner = -1
-        key = _decoded(match["key"] or "")
+        key = _decode_key(match["key"] or "")
         if not key:
             continue
         if key == "name":
@@ -75,10 +75,10 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
             # Items may have the same indentation as their key.
             owner, folded = len(line) - len(line.lstrip(" \t")), "|" in match["rest"] or ">" in match["rest"]
         elif secret and (match["tags"] or key != (match["key"] or "").strip("\"'")):
-            yield from _shown(match, begin, key)
+            yield from _value_span(match, begin, key)
 
 
-def _shown(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]]:
+def _value_span(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]]:
     """Yield the span of a line's value, unless it can be shown; without a name it is part of a longer value."""
     start = match.start("rest")
     value = match["rest"].rstrip()
@@ -89,7 +89,7 @@ def _shown(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]
         yield begin + start + skipped, begin + start + skipped + len(bare)
 
 
-def _decoded(key: str) -> str:
+def _decode_key(key: str) -> str:
     """Return a key without quotes, with its escapes decoded."""
     bare = key.strip("\"'")
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), bare) if "\\" in bare else bare
@@ -332,7 +332,7 @@ def _gap(words: tuple[str, ...]) -> str:
 
 
 @functools.cache
-def _compiled(text: str) -> Pattern[str]:
+def _compile_patterns(text: str) -> Pattern[str]:
     return re.compile(text)
 
 
@@ -348,10 +348,10 @@ def spans_of_secrets(text: str) -> list[tuple[int, int]]:
         found.extend(_all_of(_IN_IMAGE, text))
     for beginning, form in _FORMS:
         if beginning in text:
-            found.extend(_all_of(_compiled(form), text))
+            found.extend(_all_of(_compile_patterns(form), text))
     for words, form in _COMMANDS:
         if any(word in text for word in words):
-            found.extend(_all_of(_compiled(form.replace(_GAP, _gap(words))), text))
+            found.extend(_all_of(_compile_patterns(form.replace(_GAP, _gap(words))), text))
     lowered = text.lower()
     if "private key" in lowered and "-----" in text:
         found.extend(_all_of(_PEM, text))
@@ -359,16 +359,16 @@ def spans_of_secrets(text: str) -> list[tuple[int, int]]:
     if any(stem in lowered for stem in _STEMS):
         if "bearer" in lowered or "basic" in lowered or "authorization" in lowered or "apikey" in lowered:
             found.extend(span for span in _all_of(_SCHEME, text) if not _is_prose(text[slice(*span)]))
-        found.extend(_beside_names(text))
+        found.extend(_named_secrets(text))
         found.extend(
             sentence.span("value") for sentence in _IN_SENTENCE.finditer(text) if looks_random(sentence["value"])
         )
         if "\n" in text:
             found.extend(in_blocks(text))
         if ("ata" in text and "ecret" in text) or "stringData" in text:
-            found.extend(_in_manifests(text))
+            found.extend(_manifest_secrets(text))
     if "(" in text and ("'" in text or '"' in text):
-        found.extend(_in_calls(text))
+        found.extend(_call_secrets(text))
     return merge_spans(found) if found else found
 
 
@@ -482,7 +482,7 @@ _DOCUMENT = re.compile(r"(?m)^[ \t]{0,60}---[ \t]*\r?$")
 _IS_SECRET = re.compile(r"[\"']?\bkind[\"']?[ \t]*:[ \t]*[\"']?Secret\b")
 
 
-def _in_manifests(text: str) -> Iterator[tuple[int, int]]:
+def _manifest_secrets(text: str) -> Iterator[tuple[int, int]]:
     """Yield the values of Kubernetes Secrets."""
     begin = 0
     for end in (*(mark.start() for mark in _DOCUMENT.finditer(text)), len(text)):
@@ -501,7 +501,7 @@ def _values_of(pattern: Pattern[str], text: str, span: tuple[int, int]) -> Itera
             yield match.span("value")
 
 
-def _in_calls(text: str) -> Iterator[tuple[int, int]]:
+def _call_secrets(text: str) -> Iterator[tuple[int, int]]:
     """Yield arguments that look like secrets, in calls that take a secret by position: `login("hf_...")`."""
     for call in _CALLS.finditer(text):
         if call["name"].casefold() in _CALL or is_secret(call["name"]):
@@ -511,10 +511,10 @@ def _in_calls(text: str) -> Iterator[tuple[int, int]]:
                     yield literal.span("value")
 
 
-def _in_pairs(text: str) -> Iterator[tuple[int, int]]:
+def _pair_secrets(text: str) -> Iterator[tuple[int, int]]:
     for words, form in _PAIRS:
         if any(word in text for word in words):
-            for pair in _compiled(form).finditer(text):
+            for pair in _compile_patterns(form).finditer(text):
                 name = pair["name"]
                 # `--password-file=<(echo X)`: the printed text is the secret.
                 bare = name[: -len("file")].rstrip("-_.") if name.endswith("file") else name
@@ -526,8 +526,8 @@ def _in_pairs(text: str) -> Iterator[tuple[int, int]]:
                     yield pair.span("value")
 
 
-def _beside_names(text: str) -> Iterator[tuple[int, int]]:
-    yield from _in_pairs(text)
+def _named_secrets(text: str) -> Iterator[tuple[int, int]]:
+    yield from _pair_secrets(text)
     at = 0
     while True:
         match = _NAME.search(text, at)

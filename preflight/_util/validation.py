@@ -77,7 +77,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
     seen = kind_of(value_at(document, *path))
     if kind == "literal_error":
         expected = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
-        return Problem(path, f"`{name}` is one of {expected}, not {_shown(error['input'])}")
+        return Problem(path, f"`{name}` is one of {expected}, not {_format_value(error['input'])}")
     expected = {
         "string_type": "text",
         "list_type": "a list",
@@ -120,13 +120,13 @@ def kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
-        return _shown(value)
+        return _format_value(value)
     if isinstance(value, datetime.date):
         return str(value)
     return "a list" if isinstance(value, list) else "a table" if isinstance(value, Mapping) else "nothing"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -243,7 +243,9 @@ def _find_awaited_at_end(views: Views, now_s: float, limits: Limits) -> Culprit 
     if view.changed_at > (first.changed_at + first.ended_at) / 2:
         # It moved while the others waited for it, so their word alone does not show that it is at fault.
         between = [views[number] for number in sorted(first.gave_up_on) if number in views]
-        went_on = "that rank continued" if view in between else f"{title(view)}, for which that rank waited, continued"
+        went_on = "that member continued"
+        if view not in between:
+            went_on = f"{title(view)}, for which that member waited, continued"
         text = (
             f"gave up on {' and '.join(map(title, between))} during {describe_activity(first)}, though {went_on}:"
             f" {first.failure.reason}; check the network path between them"

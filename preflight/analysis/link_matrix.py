@@ -338,19 +338,19 @@ def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int 
     untried, kind, named = _walk(nodes, trials, suspects, min_size)
 
     def listed(result: bool | None) -> tuple[Group, ...]:
-        return tuple(_in_order(group, nodes) for group, passed in trials.items() if passed is result)
+        return tuple(_sort_nodes(group, nodes) for group, passed in trials.items() if passed is result)
 
-    sound = _sound(trials)
+    sound = _sound_nodes(trials)
     ended = sum(passed is not None and len(group) < len(nodes) for group, passed in trials.items())
     return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
 
 
-def _in_order(group: Iterable[str], nodes: Group) -> Group:
+def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:
     members = set(group)
     return tuple(node for node in nodes if node in members)
 
 
-def _sound(trials: Trials) -> set[str]:
+def _sound_nodes(trials: Trials) -> set[str]:
     """Return the nodes that completed a trial."""
     return {name for group, passed in trials.items() if passed for name in group}
 
@@ -369,14 +369,14 @@ def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step
 
 def _bisect(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step:
     """Try parts of all nodes, then parts of the first that hangs, and all nodes again if none does."""
-    failing = (*_in_order(suspects, nodes), *(node for node in nodes if node not in suspects))
+    failing = (*_sort_nodes(suspects, nodes), *(node for node in nodes if node not in suspects))
     while len(failing) > max(2, min_size):
         smaller: Group | None = None
         is_open = False
         for parts in _splits(failing, min_size):
-            untried = tuple(_in_order(part, nodes) for part in parts if frozenset(part) not in trials)
+            untried = tuple(_sort_nodes(part, nodes) for part in parts if frozenset(part) not in trials)
             if untried:
-                return untried, "open", _in_order(failing, nodes)
+                return untried, "open", _sort_nodes(failing, nodes)
             is_open = is_open or any(trials[frozenset(part)] is None for part in parts)
             hanging = [part for part in parts if trials[frozenset(part)] is False]
             if hanging:
@@ -385,13 +385,13 @@ def _bisect(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _St
         if smaller is None:
             if not is_open and len(failing) == len(nodes):
                 return _retest_whole(nodes, trials, suspects or nodes)
-            return (), "open" if is_open else "group", _in_order(failing, nodes)
+            return (), "open" if is_open else "group", _sort_nodes(failing, nodes)
         failing = smaller
     if len(failing) == 2 and len(nodes) > 2:
-        return _settle_pair(nodes, trials, _in_order(failing, nodes))
+        return _settle_pair(nodes, trials, _sort_nodes(failing, nodes))
     if len(failing) == len(nodes):
         return _retest_whole(nodes, trials, suspects or nodes)
-    return (), "group", _in_order(failing, nodes)
+    return (), "group", _sort_nodes(failing, nodes)
 
 
 def _splits(group: Group, min_size: int) -> Iterator[tuple[Group, ...]]:
@@ -461,7 +461,7 @@ def _retest_whole(nodes: Group, trials: Trials, named: Group) -> _Step:
 def _settle_pair(nodes: Group, trials: Trials, pair: Group) -> _Step:
     """Try each of two nodes that hang together with another one, unless it has completed a trial before."""
     others = [node for node in nodes if node not in pair]
-    sound = _sound(trials)
+    sound = _sound_nodes(trials)
     others.sort(key=lambda node: node not in sound)
     tests = {node: (node, others[index % len(others)]) for index, node in enumerate(pair) if node not in sound}
     # A test is not repeated, though later trials may show that other nodes are better witnesses.
@@ -495,5 +495,5 @@ def _pick_untried(groups: Iterable[Group], trials: Trials, nodes: Group) -> tupl
     found: list[Group] = []
     for group in groups:
         if frozenset(group) not in trials and not {name for taken in found for name in taken} & set(group):
-            found.append(_in_order(group, nodes))
+            found.append(_sort_nodes(group, nodes))
     return tuple(found)

@@ -631,7 +631,7 @@ def deliver_live(
 
             write(api.crashed(error, verb=verb))
             raise
-        return write(_with_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
+        return write(_add_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
 
 
 def deliver_document(
@@ -658,7 +658,7 @@ def deliver_document(
         output.put(content if isinstance(content, bytes) else encoded(content, style.encoding), name, path)
 
 
-def _with_price(report: Report, chosen: float | None, configured: float | None) -> Report:
+def _add_price(report: Report, chosen: float | None, configured: float | None) -> Report:
     """Add the avoided cost in money if a cost was avoided and a price is known."""
     price = chosen if chosen is not None else configured
     if report.avoided_cost is None or price is None:

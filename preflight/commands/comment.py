@@ -203,7 +203,7 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
     lines = [f"{_MARKER} {key} listed={','.join(dict.fromkeys(now[:_MAX_REMEMBERED]))} -->"]
     lines += [f"### preflight: {_headline(found)}", ""]
     lines += _about(found, fixed)
-    below = list(_undecided(found))
+    below = list(_undecided_block(found))
     room = max_characters - sum(len(line) + 2 for line in (*lines, *below))
     on_lines = [finding for finding in findings if finding.fingerprint in found.on_changed_lines]
     elsewhere = [finding for finding in findings if finding.fingerprint not in found.on_changed_lines]
@@ -265,7 +265,7 @@ def _about(found: ChangeReport, fixed: int) -> Iterator[str]:
         yield ""
 
 
-def _undecided(found: ChangeReport) -> Iterator[str]:
+def _undecided_block(found: ChangeReport) -> Iterator[str]:
     reasons = why_incomplete(found.report)
     if reasons:
         items: list[str] = []
@@ -315,16 +315,16 @@ def _changes(found: ChangeReport) -> Iterator[tuple[str, ...]]:
 
 def _html(text: str) -> str:
     """Return untrusted text as one line of HTML; words that a platform could turn into a link are in `<code>`."""
-    words = _shortened(text, _MAX_TEXT).replace("`", " ").split(" ")
+    words = _shorten(text, _MAX_TEXT).replace("`", " ").split(" ")
     return " ".join(word if _PLAIN.match(word) else _code(word) for word in words if word)
 
 
 def _code(text: str) -> str:
-    plain = _shortened(text, _MAX_VALUE)
+    plain = _shorten(text, _MAX_VALUE)
     return f"<code>{html.escape(plain)}</code>" if plain else ""
 
 
-def _shortened(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     plain = clean(" ".join(text.split()))
     return plain if len(plain) <= length else f"{plain[:length]} …"
 

@@ -108,18 +108,18 @@ def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Seq
     return ProjectScan(
         jobs=tuple(job.name for job in jobs),
         files=len({file.path for job in jobs for file in job.files}),
-        launchers=_by_frequency(launchers),
+        launchers=_sort_by_frequency(launchers),
         systems=_systems(jobs),
         folders=(*others, *_folders(jobs, widest)),
         interfaces=_interfaces(jobs),
         counts={profile: len(found) for profile, found in findings.items()},
         errors={profile: _count_severity(found, "error") for profile, found in findings.items()},
         warnings={profile: _count_severity(found, "warning") for profile, found in findings.items()},
-        worst=_by_frequency(Counter(finding.id for finding in widest)),
+        worst=_sort_by_frequency(Counter(finding.id for finding in widest)),
     )
 
 
-def _by_frequency(counts: Counter[str]) -> tuple[str, ...]:
+def _sort_by_frequency(counts: Counter[str]) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
 
 
@@ -394,7 +394,7 @@ def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
         meant=_describe_key,
         pattern=pattern,
         patterns=_patterns,
-        quoted=_quoted,
+        quoted=_quote,
     )
     return "\n".join(map(_without_commands, text.split("\n")))
 
@@ -406,7 +406,7 @@ def _without_commands(line: str) -> str:
 
 def _patterns(folders: Iterable[Folder]) -> str:
     patterns = [written for folder in folders if not problem(written := pattern(folder))] or ["examples/"]
-    return ", ".join(map(_quoted, patterns))
+    return ", ".join(map(_quote, patterns))
 
 
 def pattern(folder: Folder) -> str:
@@ -424,7 +424,7 @@ def _comment(text: str) -> str:
     return _COMMENT.fill(" ".join(clean(text).split()))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a TOML string: as in JSON, but characters beyond the first plane have no surrogate escapes."""
     written = json.dumps(text, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\ud800-\udfff\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", written)

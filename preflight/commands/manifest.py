@@ -157,11 +157,11 @@ def _config_map(source: PodSource, files: Mapping[str, str]) -> dict[str, Any]:
             f"the job's files have {size} bytes, but a ConfigMap holds at most {MAX_BYTES}; name fewer files"
         )
     metadata = {"name": _name(source), **({"namespace": source.namespace} if source.namespace else {})}
-    data = {_key(index): _without_secrets(path, content) for index, (path, content) in enumerate(files.items())}
+    data = {_key(index): _redact(path, content) for index, (path, content) in enumerate(files.items())}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def _without_secrets(path: str, content: str) -> str:
+def _redact(path: str, content: str) -> str:
     from preflight.sources.base import SourceFile
     from preflight.sources.secrets import shown_lines
 
@@ -233,12 +233,12 @@ def _insertion(text: str, spec: Node, key: str, item: Mapping[str, Any]) -> tupl
     member = spec.member(key)
     if member is None:
         indent = _column(text, containers.key_start)
-        return _line_start(text, containers.key_start), _indented(_to_yaml({key: [item]}), indent)
+        return _line_start(text, containers.key_start), _indent(_to_yaml({key: [item]}), indent)
     if member.node.kind is not Kind.ARRAY or not member.node.items or not _is_list(text, member):
         raise UsageError(f"`{key}` is not written as a block; {_BY_HAND}")
     first = _line_start(text, member.node.items[0].start)
     dash = text.index("-", first) - first
-    return first, _indented(_to_yaml([item]), dash)
+    return first, _indent(_to_yaml([item]), dash)
 
 
 def _is_block(text: str, node: Node) -> bool:
@@ -262,7 +262,7 @@ def _column(text: str, place: int) -> int:
     return place - start
 
 
-def _indented(block: str, columns: int) -> str:
+def _indent(block: str, columns: int) -> str:
     return "".join(" " * columns + line if line.strip() else line for line in block.splitlines(keepends=True))
 
 
@@ -280,18 +280,18 @@ def _require_only_ours_added(before: str, after: str, name: str) -> None:
             raise UsageError(
                 f"the pods already have an init container `preflight`, or nothing can be added to them; {_BY_HAND}"
             )
-    if _without_ours(new) != _without_ours(old):
+    if _strip_ours(new) != _strip_ours(old):
         raise UsageError(f"adding to the manifest would change another part of it; {_BY_HAND}")
 
 
-def _without_ours(value: Any) -> Any:
+def _strip_ours(value: Any) -> Any:
     """Return plain data without our items, and without lists that contain only these."""
     if isinstance(value, dict):
-        found = {key: _without_ours(item) for key, item in value.items()}
+        found = {key: _strip_ours(item) for key, item in value.items()}
         return {k: v for k, v in found.items() if not (k in ("initContainers", "volumes") and v == [])}
     if isinstance(value, list):
         ours = ("preflight", _VOLUME)
-        return [_without_ours(item) for item in value if not (isinstance(item, dict) and item.get("name") in ours)]
+        return [_strip_ours(item) for item in value if not (isinstance(item, dict) and item.get("name") in ours)]
     return value
 
 

@@ -200,11 +200,11 @@ def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
     checks = [item for item in items if isinstance(item, Check)]
     checks.sort(key=lambda item: (STAGES.index(item.when), item.meta.id))
     counts = {"rules": len(items) - len(checks), "checks": len(checks)}
-    found = {INDEX: _filled("rule_index.md.jinja", by_area=by_area, **counts)}
+    found = {INDEX: _render("rule_index.md.jinja", by_area=by_area, **counts)}
     if checks:
-        found[COSTS] = _filled("check_costs.md.jinja", checks=checks, facts_of=_facts)
+        found[COSTS] = _render("check_costs.md.jinja", checks=checks, facts_of=_facts)
     for area, here in by_area.items():
-        found[f"{area}.md"] = _filled("rule_area.md.jinja", area=area, items=here, sections_of=_sections)
+        found[f"{area}.md"] = _render("rule_area.md.jinja", area=area, items=here, sections_of=_sections)
     return found
 
 
@@ -229,7 +229,7 @@ def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
     return changed
 
 
-def _filled(template: str, **values: Any) -> str:
+def _render(template: str, **values: Any) -> str:
     return text_templates(__package__, template).render(
         **values,
         header=_HEADER,

@@ -43,7 +43,7 @@ def of_findings(findings: Iterable[Finding]) -> Baseline:
         )
         for finding in findings
     )
-    return Baseline(_in_order(entries))
+    return Baseline(_sort_entries(entries))
 
 
 def without(baseline: Baseline, stale: Sequence[Accepted]) -> Baseline:
@@ -117,5 +117,5 @@ def table(baseline: Baseline) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_order(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
+def _sort_entries(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint)))

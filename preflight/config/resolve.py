@@ -130,7 +130,7 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     )
     for inner in documents[1:]:
         chosen = inner.tighten(chosen)
-    configuration = _with_choices(chosen.configuration, choices)
+    configuration = _apply_choices(chosen.configuration, choices)
     own = declared_by(configuration.site)
     for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
         for missing, hint in unknown([name], own).items():
@@ -150,7 +150,7 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     return replace(chosen, configuration=configuration, baseline=file)
 
 
-def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
+def _apply_choices(of_file: Configuration, choices: Choices) -> Configuration:
     """Apply the command line to the settings of the file.
 
     `--select` replaces the file's own `select` and `ignore`; ignored items and severities are combined.

@@ -68,7 +68,7 @@ def outcomes_of(
     """
     found: list[Outcome] = []
     configuration = recording.configuration
-    jobs = _in_order(recording.jobs)
+    jobs = _sort_outcomes(recording.jobs)
     current().refill()
     total = len(rules) + (len(checks) if recording.verb != "lint" else 0)
     for number, rule in enumerate(rules):
@@ -79,8 +79,8 @@ def outcomes_of(
                 if current().is_spent:
                     found.append(_not_applied(rule.meta, jobs[done:]))
                     break
-                of_job = list(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
-                found.extend(_with_defaults(rule, job, of_job, chosen))
+                of_job = list(_isolate(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
+                found.extend(_add_default_warnings(rule, job, of_job, chosen))
     if recording.verb != "lint":
         seen = Facts(recording.facts, recording.events) if facts is None else facts
         for number, outcomes in enumerate(_outcomes_of_checks(recording, checks, seen), len(rules)):
@@ -96,7 +96,7 @@ def outcomes_of(
     return tuple(dict.fromkeys(sorted(found, key=lambda outcome: outcome.id)))
 
 
-def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
+def _add_default_warnings(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
     """Yield the outcomes of a rule, and a warning for each undecided outcome that is an error with the scripts'
     defaults.
     """
@@ -106,7 +106,7 @@ def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severi
         return
     known = {outcome.finding for outcome in outcomes}
     judge = functools.partial(rule.judge, job.by_default)
-    for outcome in _isolated(rule.meta, job.by_default, judge, chosen=chosen):
+    for outcome in _isolate(rule.meta, job.by_default, judge, chosen=chosen):
         finding = outcome.finding
         if finding is None or finding in known or outcome.subject not in unknown:
             continue
@@ -136,7 +136,7 @@ def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:
     return Outcome(meta.id, meta.name, Status.UNKNOWN, jobs[0].name, reason, required=True)
 
 
-def _in_order(jobs: Sequence[Job]) -> list[Job]:
+def _sort_outcomes(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: job.name)
 
 
@@ -162,7 +162,7 @@ def _outcomes_of_check(
     if not selected(check.meta, recording.configuration):
         return
     chosen = severity_chosen(check.meta.id, check.meta.name, recording.configuration.severities)
-    for job in _in_order(recording.jobs):
+    for job in _sort_outcomes(recording.jobs):
         broken = unplanned.get((check.meta.id, job.name))
         if broken is not None:
             reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in the check:\n{broken}"
@@ -184,13 +184,13 @@ def _judge_check(check: Check, job: Job, fleet: Fleet, facts: Facts, chosen: Sev
         left_out.update(problems)
         return verdicts
 
-    yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
+    yield from _isolate(check.meta, job, judge, check.when, chosen=chosen)
     for node, why in left_out.items():
         reason = f"{check.meta.id} {check.meta.name} cannot judge the facts of {node} and ignores them: {why}"
         yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, node, reason, nodes=(node,), required=True), check.when)
 
 
-def _isolated(
+def _isolate(
     meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint", *, chosen: Severity | None = None
 ) -> Iterator[Outcome]:
     """Yield the outcomes of one evaluation; a crash or a timeout becomes an outcome and does not affect the others."""
@@ -339,11 +339,11 @@ def facts_without(facts: Facts, nodes: Mapping[str, str]) -> Facts:
 
 def fleet_without(fleet: Fleet, nodes: Mapping[str, str]) -> Fleet:
     """Return the fleet without these nodes' own data."""
-    records = tuple(_without_data(record) if record.node.name in nodes else record for record in fleet.records)
+    records = tuple(_drop_data(record) if record.node.name in nodes else record for record in fleet.records)
     return replace(fleet, records=records)
 
 
-def _without_data(record: NodeRecord) -> NodeRecord:
+def _drop_data(record: NodeRecord) -> NodeRecord:
     return NodeRecord(record.node, record.problem, record.problem_kind)
 
 

@@ -100,7 +100,7 @@ def avoided_cost(
         nodes: the run's nodes, which are the job's; if there are none, the files give the number.
     """
     waits = [finding for finding in findings if finding.waits_at and finding.severity.rank >= fail_on.rank]
-    found = [_of_job(job, waits if len(jobs) == 1 else _findings_about(job, waits), nodes) for job in jobs]
+    found = [_job_cost(job, waits if len(jobs) == 1 else _findings_about(job, waits), nodes) for job in jobs]
     return max((cost for cost in found if cost is not None), key=lambda cost: cost.node_hours, default=None)
 
 
@@ -110,7 +110,7 @@ def _findings_about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
     return [f for f in findings if f.subject in launches or any(place.path in files for place in f.locations[:1])]
 
 
-def _of_job(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> AvoidedCost | None:
+def _job_cost(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> AvoidedCost | None:
     # A rank that does not complete the rendezvous waits nowhere else.
     first = [finding for finding in waits if finding.waits_at == "rendezvous"] or waits
     subjects = {finding.subject for finding in first}
@@ -848,7 +848,7 @@ def hosts_of(report: Report) -> Hosts:
         if finding.severity.rank >= rank:
             failing.update(finding.nodes)
     names = [record.node.name for record in report.nodes]
-    unknown = (set(names) if has_injected_fault else _unknown(report, frozenset(names))) - failing
+    unknown = (set(names) if has_injected_fault else _unknown_nodes(report, frozenset(names))) - failing
     return Hosts(
         tuple(name for name in names if name not in failing and name not in unknown),
         tuple(name for name in names if name in failing),
@@ -856,7 +856,7 @@ def hosts_of(report: Report) -> Hosts:
     )
 
 
-def _unknown(report: Report, names: frozenset[str]) -> set[str]:
+def _unknown_nodes(report: Report, names: frozenset[str]) -> set[str]:
     """Return the nodes that a required unknown result concerns. A result that lists no nodes concerns all of them."""
     looked_at = any(stage.name == "node" and not stage.skipped for stage in report.run.stages)
     if not looked_at or report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

@@ -110,7 +110,7 @@ class _Suppressor:
         accepted = self._accepted.get(finding.fingerprint) if finding.id in self.lint_ids else None
         existed = finding.id in self.lint_ids and finding.fingerprint in self._existing
         self._used.update(by_comment)
-        self._used.update(waiver for waiver in waivers if not self._expired(waiver))
+        self._used.update(waiver for waiver in waivers if not self._is_expired(waiver))
         if accepted is not None:
             self._used.add(accepted)
         if matches(finding.id, finding.name, self._configuration.mandatory):
@@ -120,8 +120,8 @@ class _Suppressor:
         elif by_comment:
             reason = next((comment.reason for comment in by_comment if comment.reason), "no reason given")
             yield replace(finding, suppression=reason, suppressed_by=COMMENT)
-        elif any(not self._expired(waiver) for waiver in waivers):
-            yield from self._waive(finding, [waiver for waiver in waivers if not self._expired(waiver)])
+        elif any(not self._is_expired(waiver) for waiver in waivers):
+            yield from self._waive(finding, [waiver for waiver in waivers if not self._is_expired(waiver)])
         elif ignores is not None:
             reason = f"ignored in {ignores.pattern} by {self._configuration.file or 'the configuration'}"
             yield replace(finding, suppression=reason, suppressed_by=FILE_IGNORES)
@@ -161,9 +161,9 @@ class _Suppressor:
         return matches(finding.id, finding.name, ignores.names) and self._is_below(finding, (ignores.pattern,))
 
     def _is_below(self, finding: Finding, patterns: tuple[str, ...]) -> bool:
-        return bool(finding.locations) and _excluded(patterns).has(finding.locations[0].path, is_folder=False)
+        return bool(finding.locations) and _is_excluded(patterns).has(finding.locations[0].path, is_folder=False)
 
-    def _expired(self, waiver: Waiver) -> bool:
+    def _is_expired(self, waiver: Waiver) -> bool:
         return bool(waiver.expires) and self.recording.created[:10] > waiver.expires
 
     def unused_comments(self) -> tuple[Suppression, ...]:
@@ -187,7 +187,7 @@ class _Suppressor:
         for waiver in self._configuration.waivers:
             place = Location.at(waiver.at) if waiver.at is not None else None
             owner = f" (owner: {waiver.owner})" if waiver.owner else ""
-            if self._expired(waiver):
+            if self._is_expired(waiver):
                 message = f"the waiver of {waiver.rule}{owner} expired on {waiver.expires}; renew or remove it"
                 yield SuppressionNote("waiver-expired", message, place)
             elif waiver not in self._used and self._could_match(waiver, judged):
@@ -215,7 +215,7 @@ class _Suppressor:
             return False
         if waiver.hosts and not _hosts(waiver.hosts) & {record.node.name for record in self.recording.nodes}:
             return False
-        held = _excluded(waiver.paths)
+        held = _is_excluded(waiver.paths)
         return not waiver.paths or any(held.has(path, is_folder=False) for path in self._was_read())
 
     def _was_read(self) -> frozenset[str]:
@@ -247,7 +247,7 @@ def _mandatory_note(finding: Finding, configuration: Configuration) -> Suppressi
 
 
 @functools.cache
-def _excluded(patterns: tuple[str, ...]) -> Excluded:
+def _is_excluded(patterns: tuple[str, ...]) -> Excluded:
     return Excluded(patterns)
 
 

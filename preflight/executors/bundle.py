@@ -138,7 +138,7 @@ def pack(
             **{name: add_part(source.encode()) for name, source in sorted(separate.items())},
         },
         "magic": importlib.util.MAGIC_NUMBER.hex(),
-        "compiled": {name: add_part(marshal.dumps(code, 2)) for name, code in _compiled(modules, packages)},
+        "compiled": {name: add_part(marshal.dumps(code, 2)) for name, code in _compile_modules(modules, packages)},
     }
     head = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     return len(head).to_bytes(4, "big") + head + bytes(appendix)
@@ -186,7 +186,7 @@ def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
     return modules, packages
 
 
-def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
+def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
     """Return the code objects of the modules, under their names on nodes."""
     folders = {package: _folder(package) for package in packages}
     for name, source in sorted(modules.items()):
@@ -195,7 +195,7 @@ def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator
         with contextlib.suppress(SyntaxError, ValueError):  # A plugin's module; importing it will report the error.
             yield (
                 name,
-                _with_filename(known, named)
+                _replace_filename(known, named)
                 if known is not None
                 else compile(source, named, "exec", dont_inherit=True),
             )
@@ -216,10 +216,10 @@ def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None
         return None
 
 
-def _with_filename(code: CodeType, filename: str) -> CodeType:
+def _replace_filename(code: CodeType, filename: str) -> CodeType:
     """Return the code object, including nested ones, with another file name."""
     inner = tuple(
-        _with_filename(module, filename) if isinstance(module, CodeType) else module for module in code.co_consts
+        _replace_filename(module, filename) if isinstance(module, CodeType) else module for module in code.co_consts
     )
     return code.replace(co_filename=filename, co_consts=inner)
 

@@ -147,7 +147,7 @@ def load(data: bytes, *, to_judge: bool = False) -> Recording:
     """
     try:
         if data[:2] == _GZIP_MAGIC:
-            data = _unpacked(data)
+            data = _unpack(data)
         _check_bounds(data)
         version = _version_of(data)
         if isinstance(version, int) and version != SCHEMA_VERSION:
@@ -160,7 +160,7 @@ def load(data: bytes, *, to_judge: bool = False) -> Recording:
         raise ValueError(format_errors(error)) from None
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpack(data: bytes) -> bytes:
     try:
         most = min(MAX_BYTES, _MAX_EXPANSION * max(len(data), 1 << 16))
         # Measured before it is stored, so that a decompression bomb costs time but no memory.

@@ -184,7 +184,7 @@ class Facts:
         for series in by_question(records).series:
             self._of_probe.setdefault(series.asked.probe, []).append(series)
         # Checks need these facts for every node; each fact is validated and looked up once.
-        self._typed: dict[Callable[..., Any], _Typed] = {}
+        self._type_value: dict[Callable[..., Any], _Typed] = {}
         self._events_of: dict[str, list[EventRecord]] | None = None
 
     def each(self, probe: Callable[..., T]) -> Iterator[FactRow[T]]:
@@ -226,9 +226,9 @@ class Facts:
                     yield series.record(row)
 
     def _typed_of(self, probe: Callable[..., T]) -> _Typed:
-        found = self._typed.get(probe)
+        found = self._type_value.get(probe)
         if found is None:
-            found = self._typed[probe] = _Typed(self._of_probe.get(probe_name(probe), ()), probe)
+            found = self._type_value[probe] = _Typed(self._of_probe.get(probe_name(probe), ()), probe)
         return found
 
 
@@ -236,7 +236,7 @@ class _Typed:
     """The observations of one probe in order, validated once, with derived values that checks need."""
 
     def __init__(self, several: Sequence[Series], probe: Callable[..., Any]) -> None:
-        self._rows = _in_order(several)
+        self._rows = _sort_rows(several)
         # Nodes with the same answer share the value, which is validated once.
         looked_at: dict[int, Observed[Any] | Unavailable] = {}
         self._facts: list[Observed[Any] | Unavailable] = []
@@ -246,7 +246,7 @@ class _Typed:
                 value = series.values[row]
                 fact = looked_at.get(id(value))
                 if fact is None:
-                    fact = looked_at[id(value)] = _typed(value, probe)
+                    fact = looked_at[id(value)] = _type_value(value, probe)
             self._facts.append(fact)
 
     @functools.cached_property
@@ -274,7 +274,7 @@ class _Typed:
         return found
 
 
-def _in_order(several: Sequence[Series]) -> list[tuple[Series, int]]:
+def _sort_rows(several: Sequence[Series]) -> list[tuple[Series, int]]:
     """Return the rows of one probe, sorted by the keys of their requests."""
     keys: list[tuple[str, str, str, bool, int, int]] = []
     for number, series in enumerate(several):
@@ -303,7 +303,7 @@ def _in_order(several: Sequence[Series]) -> list[tuple[Series, int]]:
     return [(several[number], row) for number, row in places]
 
 
-def _typed(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
+def _type_value(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
     try:
         adapter = _adapter(probe)
         return Observed(

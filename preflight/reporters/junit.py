@@ -147,7 +147,7 @@ def cases_of(report: Report) -> tuple[Case, ...]:
     found.extend(_outcome_case(report, outcome) for outcome in report.outcomes if _is_case(outcome))
     # Sorting keeps findings before the other outcomes of the same rule.
     found.sort(key=lambda case: (order.get(case.suite, len(order)), case.suite, case.id))
-    return tuple(_numbered([*_run_cases(report), *found]))
+    return tuple(_number_names([*_run_cases(report), *found]))
 
 
 def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
@@ -256,7 +256,7 @@ def _undecided_state(report: Report) -> str:
     return "skipped" if report.exit_code == ExitCode.GO else "error"
 
 
-def _numbered(cases: list[Case]) -> Iterator[Case]:
+def _number_names(cases: list[Case]) -> Iterator[Case]:
     from dataclasses import replace
 
     met: Counter[tuple[str, str]] = Counter()

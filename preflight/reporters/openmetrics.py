@@ -190,12 +190,12 @@ def _stage_families(report: Report) -> Iterator[Family]:
         took.add(seconds, stage=name)
     yield took
     skipped = Family("preflight_stage_skipped", "1 for a stage that did not run to its end, else 0.")
-    for name, is_skipped in _skipped(report).items():
+    for name, is_skipped in _was_skipped(report).items():
         skipped.add(float(is_skipped), stage=name)
     yield skipped
 
 
-def _skipped(report: Report) -> Mapping[str, bool]:
+def _was_skipped(report: Report) -> Mapping[str, bool]:
     found: dict[str, bool] = {}
     for stage in report.run.stages:
         found[stage.name] = found.get(stage.name, False) or bool(stage.skipped)
@@ -208,11 +208,11 @@ def _lines(family: Family) -> Iterator[str]:
     if family.unit:
         yield f"# UNIT {family.name} {family.unit}"
     for labels, value in sorted(family.samples.items()):
-        listed = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+        listed = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
         yield f"{family.name}{{{listed}}} {_number(value)}" if listed else f"{family.name} {_number(value)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

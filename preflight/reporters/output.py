@@ -43,7 +43,7 @@ def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
     Raises:
         UsageError: an unknown format, two formats for standard output, or a folder that does not exist.
     """
-    found = tuple(_parsed(item) for item in wanted or ("text",))
+    found = tuple(_parse_output(item) for item in wanted or ("text",))
     _refuse_two([output.path for output in found])
     return found
 
@@ -135,7 +135,7 @@ def print_text(text: str) -> None:
     print_bytes(printable(text).encode("utf-8", "replace"))
 
 
-def _parsed(wanted: str) -> Output:
+def _parse_output(wanted: str) -> Output:
     name, path = _split(wanted)
     try:
         reporter = registry.load_named(registry.REPORTERS, name)

@@ -152,7 +152,7 @@ class Observer:
 
         async def observe_one(request: Request) -> None:
             nonlocal done
-            await self._between(request, listeners, ends)
+            await self._request_between(request, listeners, ends)
             del waiting[id(request)]
             done += 1
             left[request.node] -= 1
@@ -232,7 +232,7 @@ class Observer:
         if isinstance(phase, str) and member is not None:
             self.progress(Step("smoke", party=member.name, node=member.node, phase=phase))
 
-    async def _between(self, request: Request, listeners: _Listeners, ends: float) -> None:
+    async def _request_between(self, request: Request, listeners: _Listeners, ends: float) -> None:
         """Send one node a request about its peers, with the reports from the peers' listeners."""
         left = ends - self.now()
         if left < MIN_REMAINING_S:

@@ -81,9 +81,9 @@ def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Or
         UsageError: a name is not a host name, or the list is invalid.
     """
     if hosts:
-        return _from_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
+        return _parse_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
     if hostfile is not None:
-        return _from_hostfile(hostfile), Origin("hostfile", f"--hostfile {hostfile}")
+        return _read_hostfile(hostfile), Origin("hostfile", f"--hostfile {hostfile}")
     return (), None
 
 
@@ -104,7 +104,7 @@ def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, 
             f"only the job's own files name nodes ({shown}); "
             "pass --trust-job to connect to them, or name them with --hosts"
         )
-    return _from_names(claimed), where
+    return _parse_names(claimed), where
 
 
 def _expand(hosts: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def _expand(hosts: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
+def _parse_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
     if len(names) > MAX_NODES:
         raise UsageError(f"the list names {len(names)} nodes, but the limit is {MAX_NODES}")
     nodes: list[Node] = []
@@ -146,7 +146,7 @@ def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple
     return tuple(nodes)
 
 
-def _from_hostfile(path: Path) -> tuple[Node, ...]:
+def _read_hostfile(path: Path) -> tuple[Node, ...]:
     from preflight._util import regular_file
     from preflight.sources.base import SourceFile
     from preflight.sources.configs.line_files import HostfileSource
@@ -164,7 +164,7 @@ def _from_hostfile(path: Path) -> tuple[Node, ...]:
     names, _ = claimed_hosts((job,))
     if not names:
         raise UsageError(f"{path} names no hosts")
-    return _from_names(names, [known_number(job.value("host_slots", Scope(node=name))) for name in names])
+    return _parse_names(names, [known_number(job.value("host_slots", Scope(node=name))) for name in names])
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:

@@ -614,7 +614,7 @@ async def open_fleet(
                 nonlocal failure
                 try:
                     async with limiter:
-                        opened = await _opened(executor, node, deadline_s, clock, bundle)
+                        opened = await _open_node(executor, node, deadline_s, clock, bundle)
                 except BundleError as error:
                     failure = error
                     opening.cancel_scope.cancel()
@@ -661,7 +661,7 @@ async def _beat_regularly(keepalive: KeepaliveThread) -> None:
         await anyio.sleep(BEAT_S)
 
 
-async def _opened(
+async def _open_node(
     executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None, bundle: Bundle
 ) -> AgentSession | NodeRecord:
     channel = None

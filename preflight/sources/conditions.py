@@ -105,7 +105,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_json": lambda item: _is_json(item),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
     "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
-    "repeated": lambda item: _repeated(item),
+    "repeated": lambda item: _repeat(item),
     "list_length": lambda item: _list_length(item),
     "number_in": lambda item, pattern: _number_in(item, pattern),
     "as_list": lambda item: item if isinstance(item, tuple) else () if item is None else (item,),
@@ -117,7 +117,7 @@ _GROUP = re.compile(r"\(([^()]{1,80})\)\*(\d{1,3})")
 _LETTER = re.compile(r"(.)\*(\d{1,3})")
 
 
-def _repeated(item: Any) -> Any:
+def _repeat(item: Any) -> Any:
     """Return a layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
 
     Raises UnknownValue for anything but a short text.
@@ -282,30 +282,30 @@ def holds(text: str, value_of: Lookup) -> bool:
 
 def evaluate(text: str, value_of: Lookup) -> Any:
     """Return the value of an expression; arguments and errors are those of `holds`."""
-    return _evaluated(parsed(text), value_of)
+    return _evaluate_node(parsed(text), value_of)
 
 
-def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
+def _evaluate_node(node: ast.expr, value_of: Lookup) -> Any:
     name = _dotted(node)
     if name:
         return value_of(name)
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Tuple):
-        return tuple(_evaluated(item, value_of) for item in node.elts)
+        return tuple(_evaluate_node(item, value_of) for item in node.elts)
     if isinstance(node, ast.BoolOp):
-        return _joined(node, value_of)
+        return _join(node, value_of)
     if isinstance(node, ast.UnaryOp):
-        inner = _evaluated(node.operand, value_of)
+        inner = _evaluate_node(node.operand, value_of)
         if isinstance(node.op, ast.Not):
             return not inner
         if not isinstance(inner, int | float):
             raise UnknownValue(f"the value of `{ast.unparse(node)}`")
         return -inner
     if isinstance(node, ast.Compare):
-        return _compared(node, value_of)
+        return _compare(node, value_of)
     if isinstance(node, ast.BinOp):
-        left, right = _evaluated(node.left, value_of), _evaluated(node.right, value_of)
+        left, right = _evaluate_node(node.left, value_of), _evaluate_node(node.right, value_of)
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
             raise UnknownValue(f"the value of `{ast.unparse(node)}`")
         try:
@@ -315,17 +315,17 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "is_given":
             return value_of(f"{GIVEN}{_dotted(node.args[0])}")
-        return _FUNCTIONS[node.func.id](*(_evaluated(item, value_of) for item in node.args))
+        return _FUNCTIONS[node.func.id](*(_evaluate_node(item, value_of) for item in node.args))
     raise ValueError(f"{ast.unparse(node)!r} is not part of a condition")
 
 
-def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
+def _join(node: ast.BoolOp, value_of: Lookup) -> bool:
     """Return `and` and `or` over known and unknown parts: one part may decide it alone."""
     deciding = isinstance(node.op, ast.Or)
     missing: UnknownValue | None = None
     for part in node.values:
         try:
-            if bool(_evaluated(part, value_of)) is deciding:
+            if bool(_evaluate_node(part, value_of)) is deciding:
                 return deciding
         except UnknownValue as error:
             if not deciding:
@@ -338,10 +338,10 @@ def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
     return not deciding
 
 
-def _compared(node: ast.Compare, value_of: Lookup) -> bool:
-    left = _evaluated(node.left, value_of)
+def _compare(node: ast.Compare, value_of: Lookup) -> bool:
+    left = _evaluate_node(node.left, value_of)
     for sign, item in zip(node.ops, node.comparators, strict=True):
-        right = _evaluated(item, value_of)
+        right = _evaluate_node(item, value_of)
         try:
             if not _COMPARE[type(sign)](left, right):
                 return False

@@ -83,7 +83,7 @@ def _search(file: SourceFile) -> tuple[frozenset[str], bool]:
     if _names_a_secret(text):
         try:
             if len(text) <= _MAX_PARSED_BYTES:
-                found.update(piece for value in _by_structure(file) for piece in secret_pieces(value))
+                found.update(piece for value in _structural_spans(file) for piece in secret_pieces(value))
             else:
                 complete = not file.path.lower().endswith(_STRUCTURED)
         except (RecursionError, MemoryError):
@@ -108,7 +108,7 @@ def _names_a_secret(text: str) -> bool:
     )
 
 
-def _by_structure(file: SourceFile) -> Iterator[str]:
+def _structural_spans(file: SourceFile) -> Iterator[str]:
     path = file.path.lower()
     if path.endswith(".py"):
         yield from _secrets_of_python(file.text)

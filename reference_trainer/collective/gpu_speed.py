@@ -399,14 +399,14 @@ class _Measurement:
         torch = self._torch
         torch.backends.cuda.matmul.allow_tf32 = precision == TF32
         multiply = self._multiplication(precision, SIZES[-1])
-        trial_s = min(self._timed(multiply, 2, 0.05))
+        trial_s = min(self._time_runs(multiply, 2, 0.05))
         for size in SIZES:
             fits = _matrix_bytes(size) <= self._free_bytes()
             if fits and trial_s * (size / SIZES[-1]) ** 3 <= PRODUCT_S or size == SIZES[-1]:
                 break
         if size != SIZES[-1]:
             multiply = self._multiplication(precision, size)
-        times = self._timed(multiply, MAX_RUNS, PRECISION_S)
+        times = self._time_runs(multiply, MAX_RUNS, PRECISION_S)
         self._note(precision, 2.0 * size**3 / 1e12, times, size)
 
     def _multiplication(self, precision: str, size: int) -> Callable[[], Any]:
@@ -427,7 +427,7 @@ class _Measurement:
         size = min(COPY_BYTES, self._free_bytes() // 2)
         source = self._torch.ones(size, dtype=self._torch.uint8, device=self._device)
         target = self._torch.empty_like(source)
-        times = self._timed(lambda: target.copy_(source), MAX_RUNS, PRECISION_S)
+        times = self._time_runs(lambda: target.copy_(source), MAX_RUNS, PRECISION_S)
         self._note(MEMORY, 2.0 * size / 1e9, times, size)
 
     def _copies(self) -> None:
@@ -444,7 +444,7 @@ class _Measurement:
         card = torch.empty(size, dtype=torch.uint8, device=self._device)
         for what, target, source in ((TO_DEVICE, card, host), (TO_HOST, host, card)):
             copy = lambda target=target, source=source: target.copy_(source, non_blocking=True)  # noqa: E731
-            times = self._timed(copy, 12, 0.2, during=self._watcher.read_link)
+            times = self._time_runs(copy, 12, 0.2, during=self._watcher.read_link)
             self._note(what, size / 1e9, times, size)
 
     def _peer_copy(self) -> None:
@@ -459,12 +459,12 @@ class _Measurement:
         size = min(HOST_BYTES, self._free_bytes(), free)
         target = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", other))
         source = torch.empty(size, dtype=torch.uint8, device=self._device)
-        times = self._timed(lambda: target.copy_(source, non_blocking=True), 12, 0.2)
+        times = self._time_runs(lambda: target.copy_(source, non_blocking=True), 12, 0.2)
         self._note(TO_PEER, size / 1e9, times, size)
         self._peer_address = _address(other)
         self._peer_links = self._watcher.nvlinks_to(self._peer_address) if self._peer_address else None
 
-    def _timed(
+    def _time_runs(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
     ) -> list[float]:
         """Return the seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is

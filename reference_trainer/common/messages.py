@@ -142,16 +142,16 @@ class KnownMessage:
 
 def _units(elements: int, device: Any, after: Callable[[], Any]) -> Any:
     """Return the unit of each element, by the oracle's rule within a block."""
-    return _repeated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
+    return _repeat_rotated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
 
 
 def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any]) -> Any:
     """Return a whole number of many bits for each element, by the oracle's rule within a block."""
     index = arrays.numbers(min(_BLOCK, elements), device)
-    return _repeated(oracle.mantissas_at(index, _SALT, limit), elements, after)
+    return _repeat_rotated(oracle.mantissas_at(index, _SALT, limit), elements, after)
 
 
-def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
+def _repeat_rotated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
     """Return the block repeatedly, each time with a different rotation.
 
     Computing each repetition by the oracle's rule would take several times as long as sending the message.

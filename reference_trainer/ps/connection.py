@@ -66,8 +66,8 @@ class PullReply:
         self._host.clocks.reads(self._peer.index, clock)
         for shard in self._shards[:-1]:
             versions = store.versions(shard, self._reader(clock))
-            self._before += [self._announced(shard, clock), store.view(shard), memoryview(versions)]
-        self._before.append(self._announced(self._shards[-1], clock))
+            self._before += [self._announce(shard, clock), store.view(shard), memoryview(versions)]
+        self._before.append(self._announce(self._shards[-1], clock))
 
     def add(self, number: int) -> None:
         """Record that this piece of the last shard has its final value."""
@@ -94,7 +94,7 @@ class PullReply:
         slot = host.slots[self._peer.index]
         parts: list[memoryview] = []
         for shard in self._shards:
-            parts.append(self._announced(shard, clock))
+            parts.append(self._announce(shard, clock))
             if in_place:
                 parts += [host.store.view(shard), memoryview(host.store.versions(shard, self._reader(clock)))]
                 continue
@@ -115,7 +115,7 @@ class PullReply:
             parts.append(memoryview(frames.encode(Header(frames.DATA, 0, self._peer.index, clock, phase=phase))))
         channel.queue(parts)
 
-    def _announced(self, shard: Shard, clock: int) -> memoryview:
+    def _announce(self, shard: Shard, clock: int) -> memoryview:
         phase, worker = self._host.clocks.phase, self._peer.index
         size = shard.bytes + versions_bytes(self._host.config, shard)
         header = Header(frames.DATA, 0, worker, clock, shard.number, shard.elements, size, phase)
@@ -504,7 +504,7 @@ class ConnectionHandler:
             for number in range(len(slot.pieces(shard))):
                 slot.free_piece(number)
             if checked is not None:
-                host.check_received(self._peer.index, header.clock, shard, _joined(checked))
+                host.check_received(self._peer.index, header.clock, shard, _join_views(checked))
 
     def _update(self, header: Header) -> None:
         host = self._host
@@ -678,7 +678,7 @@ class ConnectionHandler:
         return False
 
 
-def _joined(pieces: list[Any]) -> Any:
+def _join_views(pieces: list[Any]) -> Any:
     import torch
 
     return torch.cat(pieces)

@@ -490,7 +490,7 @@ class _Run:
             self._versions["device"],
             "torch {}".format(self._versions["torch"]),
             dict(self._progress.phase_at_s),
-            self._seen(),
+            self._server_stats(),
             config.plan.digest(),
             config.exact_steps,
             len(trained.losses),
@@ -508,7 +508,7 @@ class _Run:
             replaced,
         )
 
-    def _seen(self) -> list[ServerStats]:
+    def _server_stats(self) -> list[ServerStats]:
         found = []
         for server, reached in zip(self._client.servers, self._dialling.reached):
             channel = server.channel

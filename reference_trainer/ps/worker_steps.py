@@ -43,7 +43,9 @@ class ExpectedReplies:
         #: For each table the rows that any worker touches.
         self.touched = [values.touched(table, config.exact_steps) for table in range(len(config.plan.tables))]
         self._rows = {
-            (server.index, table): ExpectedRows(values, table, _on(rows, server.index, config.servers), config.workers)
+            (server.index, table): ExpectedRows(
+                values, table, _rows_on(rows, server.index, config.servers), config.workers
+            )
             for server in client.servers
             for table, rows in enumerate(self.touched)
         }
@@ -159,7 +161,7 @@ class ExpectedReplies:
         return Mismatch(where, self._config.rank, 0, 0, 0, "possible versions", "others", "", {}, text)
 
 
-def _on(rows: Any, server: int, servers: int) -> Any:
+def _rows_on(rows: Any, server: int, servers: int) -> Any:
     return rows[rows.remainder(servers) == server]
 
 

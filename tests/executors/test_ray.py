@@ -49,7 +49,7 @@ def error_called(name: str, message: str) -> Exception:
     ("name", "kind", "words"),
     [
         ("GetTimeoutError", "timeout", "within 5 s"),
-        ("ActorUnschedulableError", "unreachable", "does not know the node any more"),
+        ("ActorUnschedulableError", "unreachable", "no longer knows the node"),
         ("RuntimeEnvSetupError", "crashed", "runtime environment"),
         ("ActorDiedError", "unreachable", "last words"),
     ],

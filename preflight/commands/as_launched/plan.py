@@ -125,11 +125,11 @@ def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> R
     changes = [_provable(group, before, file, tree, entry) for group, entry in zip(chosen, entries, strict=True)]
     edits = [edit for item in changes for edit in item.edits]
     wanted = [(item, entry) for group, entry in zip(chosen, entries, strict=True) for item in group.launches]
-    prove(before, _changed(edits, before, file, tree), wanted, edits)
+    prove(before, _apply_changes(edits, before, file, tree), wanted, edits)
     copies = _copies(edits, before, tree, path, root, folder)
     return Relaunch(
         copies,
-        tuple(_replaced(*item, before) for item in zip(chosen, changes, entries, strict=True)),
+        tuple(_describe_replacement(*item, before) for item in zip(chosen, changes, entries, strict=True)),
         tuple(_not_replaced(group) for group in groups if group not in chosen),
         batch=bool(before.script.directives),
         interpreter=_interpreter(file.text),
@@ -254,7 +254,7 @@ def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree,
     for whole in (True, False):
         try:
             each = change(group.launches[0], entry, whole=whole)
-            after = _changed(each.edits, before, file, tree)
+            after = _apply_changes(each.edits, before, file, tree)
             prove(before, after, [(launch, entry) for launch in group.launches], each.edits)
         except Refusal as refusal:
             first = first or refusal
@@ -265,7 +265,7 @@ def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree,
     raise Refusal(f"launch {group.number} cannot be replaced by itself: {first}", span) from first
 
 
-def _changed(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
+def _apply_changes(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
     moved = tuple(_translate_edit(edit, before, tree) for edit in edits)
     over = apply(_texts(moved, tree), moved)
     text = over.get(file.path, file.text)
@@ -358,7 +358,7 @@ def _reference(entered: Entered, trace: Trace, target: str) -> Edit:
     return Edit(places[0].file.path, places[0].start, places[0].end, _plain(target))
 
 
-def _replaced(group: _Group, each: Change, entry: str, before: TracedScript) -> ReplacedLaunch:
+def _describe_replacement(group: _Group, each: Change, entry: str, before: TracedScript) -> ReplacedLaunch:
     first = group.launches[0]
     span = first.command.words[first.program or 0].span
     written = next((launch for launch in reversed(before.script.written) if launch.path == span.path), None)
@@ -408,14 +408,14 @@ def prove(
     old, new = before.script.commands, after.script.commands
     wanted = {id(launch.command): (launch, entry) for launch, entry in chosen}
     around = {id(outer) for launch, _ in chosen for outer in _enclosing_commands(launch.command)}
-    removed = _removed([launch for launch, _ in chosen])
+    removed = _removed_texts([launch for launch, _ in chosen])
     for was, now in zip(old, new, strict=False):
         if was.condition != now.condition:
             raise Refusal("the condition of this command would change as well", was.span)
         found = wanted.get(id(was))
         if found is not None:
             _require_entry(found[0], now, found[1])
-        elif id(was) in around and _passes_launch_on(was, now, removed, _edited(before, was, edits)):
+        elif id(was) in around and _passes_launch_on(was, now, removed, _edited_words(before, was, edits)):
             pass
         elif not _equal_or_printed(was.words, now.words):
             raise Refusal("the words of this command come from the same text and would change as well", was.span)
@@ -435,7 +435,7 @@ def _enclosing_commands(command: Command) -> list[Command]:
     return found
 
 
-def _removed(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
+def _removed_texts(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
     """Return the strings in which a program was replaced: words that contain one of them may differ."""
     programs = []
     for launch in chosen:
@@ -478,7 +478,7 @@ def _passes_launch_on(was: Command, now: Command, removed: tuple[str, ...], edit
     return all(old.value == new.value or at in edited or _contains_any(old, removed) for at, (old, new) in pairs)
 
 
-def _edited(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
+def _edited_words(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
     """Return the words of a command whose written text was edited."""
     written = before.trace.written.get(id(command))
     if written is None:

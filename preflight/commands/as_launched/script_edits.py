@@ -215,13 +215,13 @@ def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
     groups: list[Place] = []
     kept = () if whole else words[behind:]
     if written.starts[at] == index:
-        for start, end in _joined(written.document, written.ranges[at:] if whole else written.ranges[at : at + 1]):
+        for start, end in _join_ranges(written.document, written.ranges[at:] if whole else written.ranges[at : at + 1]):
             groups += merge_ranges(written.document.slice(start, end))
     else:
         last = behind if whole else index + 1
         kept = kept if whole else words[last:]
         groups += merge_ranges(tuple(piece for item in written.fields[index:last] for piece in item.text))
-        for start, end in _joined(written.document, written.ranges[at + 1 :] if whole else ()):
+        for start, end in _join_ranges(written.document, written.ranges[at + 1 :] if whole else ()):
             groups += merge_ranges(written.document.slice(start, end))
     if not groups:
         raise Refusal("the program's name is empty there", found.launch.span)
@@ -232,7 +232,7 @@ def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
     return Change(tuple(dict.fromkeys(edits)), tuple(shown), tuple(word.spelling for word in kept))
 
 
-def _joined(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _join_ranges(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Join adjacent written words into one range; a redirection between them stays."""
     current: tuple[int, int] | None = None
     for start, end in ranges:

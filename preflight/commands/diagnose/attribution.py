@@ -86,22 +86,23 @@ def attribute(events: Sequence[Event]) -> Attribution:
     """Sort the symptoms of a failure into causes, in order of importance, and consequences."""
     causes = [event for event in events if event.symptom.kind is Kind.CAUSE]
     consequences = [event for event in events if event.symptom.kind is Kind.CONSEQUENCE]
-    causes, explained = _unexplained(causes, events)
+    causes, explained = _split_explained(causes, events)
     groups: list[Group] = []
     rest = causes
     while rest:
-        chosen = _first(rest)
+        chosen = _decisive_event(rest)
         same = [event for event in rest if event.symptom is chosen.symptom]
         groups.append(
             Group(
-                _located(_with_user_location(chosen, same), same, [*explained, *consequences]), _members(chosen, same)
+                _add_process(_add_user_location(chosen, same), same, [*explained, *consequences]),
+                _members(chosen, same),
             )
         )
         rest = [event for event in rest if event.symptom is not chosen.symptom]
     return Attribution(tuple(groups), (*consequences, *explained))
 
 
-def _unexplained(causes: list[Event], lasting: Sequence[Event]) -> tuple[list[Event], list[Event]]:
+def _split_explained(causes: list[Event], lasting: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     explaining = {name for event in lasting for name in event.symptom.explains if event.symptom.kind is Kind.CAUSE}
     decisive = [event for event in causes if event.symptom.certainty is not Certainty.OPEN]
     by_path = grouped((event.line.path, event) for event in decisive)
@@ -124,7 +125,7 @@ def _same_failure(event: Event, other: Event) -> bool:
     return len(ranks) < 2 and abs(event.line.line - other.line.line) <= _SAME_FAILURE_LINES
 
 
-def _first(causes: Sequence[Event]) -> Event:
+def _decisive_event(causes: Sequence[Event]) -> Event:
     """Return the cause that counts: the earliest; among simultaneous or undated causes the most specific."""
     timed = [event for event in causes if event.moment is not None]
     earliest = timed[0] if timed else None
@@ -156,7 +157,7 @@ def _first(causes: Sequence[Event]) -> Event:
     return min(near, key=key)
 
 
-def _located(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> Event:
+def _add_process(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> Event:
     """Return the decisive event with its process, taken from another line if its own line does not name the process."""
     if chosen.member.rank is not None or chosen.symptom.subject is Subject.JOB:
         return chosen
@@ -172,7 +173,7 @@ def _located(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> E
     return chosen
 
 
-def _with_user_location(chosen: Event, same: Sequence[Event]) -> Event:
+def _add_user_location(chosen: Event, same: Sequence[Event]) -> Event:
     """Return the decisive event with a location in the user's program, if another event of the same failure has one."""
     if chosen.frame and not is_library(chosen.frame):
         return chosen
@@ -346,7 +347,7 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
     have several numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the
     others.
     """
-    for numbers in (_sequences(consequences), _enqueued(consequences)):
+    for numbers in (_sequences(consequences), _enqueued_numbers(consequences)):
         if len(numbers) < 2:
             continue
         highest = {rank: max(found) for rank, found in numbers.items()}
@@ -365,14 +366,14 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
 
 
 def _sequences(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _by_rank((event.member.rank, event.sequence) for event in consequences)
+    return _group_by_rank((event.member.rank, event.sequence) for event in consequences)
 
 
-def _enqueued(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _by_rank((event.member.rank, event.enqueued) for event in consequences)
+def _enqueued_numbers(consequences: Sequence[Event]) -> dict[int, set[int]]:
+    return _group_by_rank((event.member.rank, event.enqueued) for event in consequences)
 
 
-def _by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
+def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for rank, number in pairs:
         if rank is not None and number is not None:

@@ -30,7 +30,7 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         _line(sheet, diagnosis.completion)
         sheet.line()
     elif diagnosis.answer is not Answer.COMPLETED:
-        _unknown(sheet, diagnosis)
+        _print_unknown(sheet, diagnosis)
     if diagnosis.answer is Answer.NO_RUN:
         for effect in diagnosis.effects:
             what = effect.meaning if effect.is_foreign else f"{effect.symptom}, if it were a training run"
@@ -40,7 +40,7 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         culprits = diagnosis.cause.members if diagnosis.cause is not None else ()
         _effects(sheet, diagnosis.effects, culprits)
     if diagnosis.survived:
-        _survived(sheet, diagnosis.survived)
+        _print_survived(sheet, diagnosis.survived)
     for note in diagnosis.notes:
         sheet.note(note)
     if style.verbosity > 0:
@@ -87,7 +87,7 @@ _WITHOUT_CAUSE = {
 }
 
 
-def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
+def _print_survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
     """Print the errors after which the run continued."""
     sheet.line(Text("errors after which the run continued", style="bold"))
     for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
@@ -98,7 +98,7 @@ def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
     sheet.line()
 
 
-def _unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
+def _print_unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
     suspect = diagnosis.suspect
     if suspect is None:
         sheet.line(Text(_WITHOUT_CAUSE[diagnosis.answer], style="bold yellow"))

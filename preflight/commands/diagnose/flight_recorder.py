@@ -116,7 +116,7 @@ def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
         return None
     entries = document["entries"]
     groups = _groups(document.get("pg_config"))
-    reached = _reached(document.get("pg_status"), groups, entries)
+    reached = _positions(document.get("pg_status"), groups, entries)
     return Dump(
         rank=_rank(groups, rank),
         path=path,
@@ -136,7 +136,7 @@ def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
     return named if named is not None else -1
 
 
-def _reached(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
+def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
     """Return how far the rank came in each group.
 
     The status lists the groups in creation order, and their names are numbers in that order. In a group with

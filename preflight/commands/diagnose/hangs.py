@@ -99,7 +99,7 @@ class _Positions:
 
 def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     """Return how far each rank came in each group in which a rank waits."""
-    listed = _listed(dumps)
+    listed = _listed_groups(dumps)
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     in_pairs: set[str] = set()
     for rank, dump in dumps.items():
@@ -133,7 +133,7 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     return found
 
 
-def _listed(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
+def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group that a dump lists."""
     found: dict[str, tuple[int, ...]] = {}
     for dump in dumps.values():
@@ -199,18 +199,18 @@ def _edges(
         for rank, number in group.waits.items():
             if number in held_up and counts(dumps[rank], group.calls[rank][number]):
                 edges.setdefault(rank, set()).update(held_up[number])
-    for rank, peer, call in _unanswered(dumps):
+    for rank, peer, call in _unanswered_calls(dumps):
         # A sender may be through although the receiver is not, so that the numbers of collectives count more.
         if rank not in edges.get(peer, ()) and counts(dumps[rank], call):
             edges.setdefault(rank, set()).add(peer)
     return edges
 
 
-def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
+def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
     """Return each rank with more unfinished point-to-point calls to a peer than the peer has, and the first one."""
     found: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
     members: dict[str, tuple[int, ...]] = {}
-    listed = _listed(dumps)
+    listed = _listed_groups(dumps)
     for rank, dump in dumps.items():
         for call in dump.calls:
             if call.pair is None or call.is_finished:
@@ -277,7 +277,7 @@ def _describe_missing(
     for delay in by_delay:
         here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in odd}
     told = {rank for ranks in by_delay.values() for rank in ranks}
-    for rank, peer, call in _unanswered(dumps):
+    for rank, peer, call in _unanswered_calls(dumps):
         if peer in odd and peer not in told:
             told.add(peer)
             here.setdefault(rank, call)

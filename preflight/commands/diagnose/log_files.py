@@ -365,7 +365,7 @@ class SideFiles:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            found = _reported(event, name)
+            found = _parse_reported(event, name)
             if found is not None:
                 self.reported.setdefault(found.id, found)
         return True, len(data), ""
@@ -398,7 +398,7 @@ def _looks_like_events(head: bytes) -> bool:
     return first.startswith(b"{") and b'"run-began"' in first and b'"schema_version"' in first
 
 
-def _reported(event: Any, path: str) -> Reported | None:
+def _parse_reported(event: Any, path: str) -> Reported | None:
     finding = event.get("finding") if isinstance(event, dict) and event.get("type") == "finding" else None
     if not isinstance(finding, dict) or finding.get("suppressed_by"):
         return None

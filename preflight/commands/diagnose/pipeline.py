@@ -169,7 +169,7 @@ def _answer(
     last_words = last_lines(scans, names)
     wanted = {name for group in blamed.causes for name in group.chosen.symptom.found_by}
     known = pointers(wanted) if wanted else {}
-    causes = tuple(_with_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
+    causes = tuple(_add_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
     counts: Counter[str] = Counter()
     for scanned in scans:
         for (symptom, _), number in scanned.counts.items():
@@ -249,7 +249,7 @@ def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str,
     )
 
 
-def _with_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
+def _add_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
     """Return the cause, with the state of the waiting ranks if the cause explains why a rank is missing."""
     ranks = {member.rank for member in cause.members}
     if cause.is_hang or not any(event.member.rank in ranks for event in hang):

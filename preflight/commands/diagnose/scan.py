@@ -424,7 +424,7 @@ class Scanner:
                 self._process_chunk(chunk)
         found = self.found
         found.ranks = self._blocks.ranks
-        found.errors = [self._shown(piece, number, None) for piece, number in self._errors]
+        found.errors = [self._clean_line(piece, number, None) for piece, number in self._errors]
         found.progress = self._progress[0] if len(self._progress) == _PROGRESS_LINES else None
         found.last_progress = self._progress[-1][0] if self._progress else 0
         # The number of ordinary lines after each event is known only now.
@@ -523,7 +523,7 @@ class Scanner:
             return
         symptom, groups = match
         if symptom.kind is Kind.COMPLETION:
-            self.found.completion = self._shown(piece, number, self._moment(piece, chunk, start))
+            self.found.completion = self._clean_line(piece, number, self._moment(piece, chunk, start))
             return
         if symptom.kind is Kind.CONSEQUENCE:
             self._errors.append((piece, number))
@@ -541,7 +541,7 @@ class Scanner:
                 self._remember_secrets(chunk, start - _NEAR_BYTES, start + _NEAR_BYTES)
             moment = joined_line.moment or self._moment(piece, chunk, start)
             self._latest[key] = len(self.found.events)
-            event = _event(symptom, groups, member, joined_line, self._shown(piece, number, moment), moment)
+            event = _event(symptom, groups, member, joined_line, self._clean_line(piece, number, moment), moment)
             meaning = self._table.meaning_of_codes(text)
             self.found.events.append(replace(event, evidence=(meaning,)) if meaning else event)
             self._seen_lines.append((self._searched, number))
@@ -553,7 +553,7 @@ class Scanner:
         counts[key] += 1
         return key
 
-    def _shown(self, piece: str, number: int, moment: Moment | None) -> Line:
+    def _clean_line(self, piece: str, number: int, moment: Moment | None) -> Line:
         return Line(self._name, number, scrub(piece)[:_SHOWN], moment.text if moment is not None else "")
 
     def _moment(self, piece: str, chunk: bytes, start: int) -> Moment | None:
@@ -592,7 +592,7 @@ class Scanner:
         raw = chunk[start : end if end >= 0 else len(chunk)]
         piece = next(reversed(list(pieces(raw[-8000:]))), "")
         moment = self._moment(piece, chunk, start)
-        return LastLine(self._shown(piece, base + chunk.count(b"\n", 0, start) + 1, moment), moment)
+        return LastLine(self._clean_line(piece, base + chunk.count(b"\n", 0, start) + 1, moment), moment)
 
 
 def _event(

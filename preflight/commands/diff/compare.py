@@ -136,16 +136,16 @@ class _Series:
 
 def compare_measurements(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Measured, ...]:
     """Return every quantity that both reports measured for at least one link or rank."""
-    return tuple(_measured(old, new))
+    return tuple(_compare_series(old, new))
 
 
-def _measured(old: Sequence[Chart], new: Sequence[Chart]) -> Iterator[Measured]:
+def _compare_series(old: Sequence[Chart], new: Sequence[Chart]) -> Iterator[Measured]:
     for quantity in QUANTITIES:
         before = {(series.title, series.unit): series for series in _all_series(old, quantity.id)}
         for now in _all_series(new, quantity.id):
             was = before.get((now.title, now.unit))
             if was is not None and {*was.values} & {*now.values}:
-                yield _judged(quantity, was, now)
+                yield _judge_series(quantity, was, now)
 
 
 def _all_series(charts: Sequence[Chart], id: str) -> Iterator[_Series]:
@@ -158,13 +158,13 @@ def _all_series(charts: Sequence[Chart], id: str) -> Iterator[_Series]:
                 for mark in chart.marks
                 if mark.state != "unknown" and 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
             }
-            yield _Series(chart.title, chart.unit, _known(marks), _Grouping(_by_shape, " to ".join))
+            yield _Series(chart.title, chart.unit, _known_values(marks), _Grouping(_group_by_shape, " to ".join))
         elif isinstance(chart, Bars):
             bars = {(bar.group, bar.label): bar.value for bar in chart.bars}
-            yield _Series(chart.title, chart.unit, _known(bars), _Grouping(_by_node, _label))
+            yield _Series(chart.title, chart.unit, _known_values(bars), _Grouping(_group_by_node, _label))
         elif isinstance(chart, Timeline):
             for phase, lasted in _phases(chart).items():
-                yield _Series(f"{chart.title}: {phase}", "s", _known(lasted), _Grouping(_by_node, _label))
+                yield _Series(f"{chart.title}: {phase}", "s", _known_values(lasted), _Grouping(_group_by_node, _label))
 
 
 def _label(key: Key) -> str:
@@ -182,11 +182,11 @@ def _phases(timeline: Timeline) -> dict[str, dict[Key, float]]:
     return found
 
 
-def _known(values: Mapping[Key, float | None]) -> dict[Key, float]:
+def _known_values(values: Mapping[Key, float | None]) -> dict[Key, float]:
     return {key: float(value) for key, value in values.items() if value is not None and value > 0}
 
 
-def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
+def _judge_series(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
     both = {key: (was.values[key], value) for key, value in now.values.items() if key in was.values}
     missing, added = len(was.values) - len(both), len(now.values) - len(both)
     ratios = {
@@ -207,7 +207,7 @@ def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
     worse.extend(_regression(group, now.grouping, both, ratios) for group in now.grouping.grouped(sorted(ratios), bad))
     better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
     return Measured(
-        quantity.id, now.title, now.unit, len(both), missing, added, _rounded(middle), noise, tuple(worse), better
+        quantity.id, now.title, now.unit, len(both), missing, added, _round(middle), noise, tuple(worse), better
     )
 
 
@@ -219,13 +219,13 @@ def _regression(
         where=where,
         nodes=nodes,
         subjects=tuple(map(grouping.format_subject, keys)),
-        before=_rounded(statistics.median(both[key][0] for key in keys)),
-        after=_rounded(statistics.median(both[key][1] for key in keys)),
-        factor=_rounded(statistics.median(ratios[key] for key in keys)),
+        before=_round(statistics.median(both[key][0] for key in keys)),
+        after=_round(statistics.median(both[key][1] for key in keys)),
+        factor=_round(statistics.median(ratios[key] for key in keys)),
     )
 
 
-def _by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
     """Group pairs by the row, column or node that explains them."""
     slow = set(bad)
     words = {"inbound": "to {}", "outbound": "from {}", "isolated": "from and to {}", "around": "around {}"}
@@ -241,7 +241,7 @@ def _by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
             yield words[shape.kind].format(shape.node), shape.nodes, keys
 
 
-def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
     """Group ranks by their node."""
     of_node = grouped((key[0], key) for key in sorted(bad))
     for node, keys in of_node.items():
@@ -250,7 +250,7 @@ def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
         yield where, (node,) if node else (), keys
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Round to four digits: further digits are noise, and make numbers hard to compare."""
     return float(f"{value:.4g}")
 
@@ -397,10 +397,10 @@ def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChan
     A rule or check that the first report did not run or could not decide has not changed.
     """
     knows = {outcome.id for outcome in known.outcomes if outcome.status is not Status.UNKNOWN}
-    before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown(known)}
+    before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown_outcomes(known)}
     found = grouped(
         ((outcome.id, outcome.reason, outcome.required), outcome)
-        for outcome in _unknown(has_unknown)
+        for outcome in _unknown_outcomes(has_unknown)
         if outcome.id in knows and (outcome.id, without_lines(outcome.subject)) not in before
     )
     for (id, reason, required), several in sorted(found.items(), key=lambda item: (not item[0][2], item[0])):
@@ -408,7 +408,7 @@ def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChan
         yield OutcomeChange(id, several[0].name, subjects, reason, required)
 
 
-def _unknown(report: Report) -> Iterator[Outcome]:
+def _unknown_outcomes(report: Report) -> Iterator[Outcome]:
     return (outcome for outcome in report.outcomes if outcome.status is Status.UNKNOWN)
 
 
@@ -582,7 +582,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
     def pair(one: int, other: int) -> None:
         pairs[other] = (left.pop(one), right.pop(other))
 
-    for key in (_exact_key, _by_fingerprint):
+    for key in (_exact_key, _fingerprint_key):
         waiting = grouped((key(finding), number) for number, finding in left.items())
         for other in list(right):
             same = waiting.get(key(right[other]))
@@ -605,10 +605,10 @@ def packs(report: Report) -> dict[str, str]:
 
 
 def _exact_key(finding: Finding) -> object:
-    return (_by_fingerprint(finding), finding.locations[:1], finding.subject)
+    return (_fingerprint_key(finding), finding.locations[:1], finding.subject)
 
 
-def _by_fingerprint(finding: Finding) -> object:
+def _fingerprint_key(finding: Finding) -> object:
     """Return the fingerprint without the number that distinguishes equal lines."""
     return finding.fingerprint.partition(":")[0]
 
@@ -646,10 +646,10 @@ class _Coverage:
         self._report, self._other = report, new
         self._stage = {outcome.id: outcome.stage for outcome in new.outcomes}
         self._checked: set[str] = set()
-        self._unknown: dict[str, list[Outcome]] = {}
+        self._unknown_outcomes: dict[str, list[Outcome]] = {}
         for outcome in report.outcomes:
             if outcome.status is Status.UNKNOWN:
-                self._unknown.setdefault(outcome.id, []).append(outcome)
+                self._unknown_outcomes.setdefault(outcome.id, []).append(outcome)
             else:
                 self._checked.add(outcome.id)
         self._read = {file.path for file in report.inputs}
@@ -657,12 +657,12 @@ class _Coverage:
 
     def why_unknown(self, finding: Finding, report_name: str) -> str:
         """Return why this report would not show such a finding even if the fault existed; empty if it would."""
-        unknown = self._unknown.get(finding.id, [])
+        unknown = self._unknown_outcomes.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
             return f"{report_name} did not check it"
         if finding.locations and finding.locations[0].path not in self._read:
             return f"{report_name} did not read {finding.locations[0].path}"
-        for node in self._unreached(finding.nodes):
+        for node in self._unreached_reason(finding.nodes):
             record = self._records.get(node)
             if record is None:
                 return f"{report_name} does not have node {node}"
@@ -675,11 +675,11 @@ class _Coverage:
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return those of these nodes that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
-        unknown = {word for outcome in self._unknown.get(finding.id, []) for word in _subject_words(outcome)}
-        unreached = self._unreached(nodes)
+        unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
+        unreached = self._unreached_reason(nodes)
         return tuple(node for node in nodes if node in unknown or node in unreached)
 
-    def _unreached(self, nodes: Iterable[str]) -> list[str]:
+    def _unreached_reason(self, nodes: Iterable[str]) -> list[str]:
         reached = {name for name, record in self._records.items() if not record.problem}
         return [node for node in nodes if node not in reached]
 

@@ -178,12 +178,12 @@ def worse_nodes(compared: Compared, series: Series, groups: Mapping[str, Sequenc
         centre, deviation = (0.0, 0.0) if alone else (median(changes.values()), spread(tuple(changes.values())))
         for node, change in changes.items():
             if compared.is_worse(change) and abs(change - centre) > DEVIATIONS * deviation:
-                found = _confirmed(compared, series, node, change, ALONE if alone else DEVIATIONS)
+                found = _is_confirmed(compared, series, node, change, ALONE if alone else DEVIATIONS)
                 if found is not None:
                     yield found
 
 
-def _confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
+def _is_confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
     points = known(compared.own[node])
     values = [value for _, value in points]
     early, late = _windows(values)
@@ -272,7 +272,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
     changes: dict[str, float] = {}
     others: dict[int, float] = {}
     for node, run in update.runs.items():
-        change = _across(series.values.get(node, ()), run, compared.is_ratio)
+        change = _change_across(series.values.get(node, ()), run, compared.is_ratio)
         if change is None:
             continue
         if run not in others:
@@ -286,7 +286,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
             near = [
                 value
                 for other, values in series.values.items()
-                if other not in busy and (value := _across(values, run, compared.is_ratio)) is not None
+                if other not in busy and (value := _change_across(values, run, compared.is_ratio)) is not None
             ]
             others[run] = median(near) if len(near) >= MIN_TOGETHER else 0.0
         changes[node] = change - others[run]
@@ -321,7 +321,7 @@ def _strongest(effects: Sequence[Effect]) -> list[Effect]:
     return found
 
 
-def _across(values: Sequence[float | None], run: int, is_ratio: bool) -> float | None:
+def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> float | None:
     """Return the change of a node's values across the start of a run, from the medians of adjacent runs."""
     before = [value for value in values[max(0, run - LATEST) : run] if value is not None]
     after = [value for value in values[run : run + LATEST] if value is not None]

@@ -392,7 +392,7 @@ def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
     """Return the value of a quantity for a launch; None if the files do not state it."""
     chosen = node_claims(job, launch) if quantity == "nodes" else job.value_claims(quantity, launch.scope)
     if not chosen and quantity in ("nodes", "world_size") and starts_here(job, launch):
-        return _on_one_node(job, launch, quantity)
+        return _single_node_setting(job, launch, quantity)
     if not chosen:
         return None
     value = job_value(chosen)
@@ -413,7 +413,7 @@ def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
     )
 
 
-def _on_one_node(job: Job, launch: Launch, quantity: str) -> Setting | None:
+def _single_node_setting(job: Job, launch: Launch, quantity: str) -> Setting | None:
     """Return the number of nodes, or of ranks, for a launch that starts all of its ranks on its own machine."""
     chosen = job.value_claims("starts_here" if quantity == "nodes" else "processes_per_node", launch.scope)
     if not chosen:

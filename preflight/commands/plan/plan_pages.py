@@ -41,9 +41,9 @@ def size_of(launch: LaunchPlan) -> str:
         trainers = _amount([row.ranks for row in roles if row.role == "trainer"])
         return f"{count(servers, 'parameter server')} and {count(trainers, 'trainer')}"
     if launch.world_size is not None and launch.world_size.known:
-        ranks = _counted(launch.world_size.value, "rank")
+        ranks = _format_count(launch.world_size.value, "rank")
         nodes = launch.nodes
-        return f"{ranks} on {_counted(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
+        return f"{ranks} on {_format_count(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
     each = launch.processes_per_node
     if each is not None and each.known:
         nodes_known = launch.nodes is not None and launch.nodes.known
@@ -51,7 +51,7 @@ def size_of(launch: LaunchPlan) -> str:
     return "the number of ranks is unknown"
 
 
-def _counted(number: str, what: str) -> str:
+def _format_count(number: str, what: str) -> str:
     return f"{number} {what}{'' if number == '1' else 's'}"
 
 
@@ -195,7 +195,7 @@ def changes_between(old: Plan, new: Plan) -> tuple[Change, ...]:
 
 
 def _changes(old: Plan, new: Plan) -> Iterator[Change]:
-    before, after = _by_name(old), _by_name(new)
+    before, after = _index_by_name(old), _index_by_name(new)
     for name in dict.fromkeys((*before, *after)):
         was, will = before.get(name), after.get(name)
         if will is None and was is not None:
@@ -222,7 +222,7 @@ def is_incomplete(plan: Plan) -> bool:
     return any(job.incomplete for job in plan.jobs)
 
 
-def _by_name(plan: Plan) -> dict[str, LaunchPlan]:
+def _index_by_name(plan: Plan) -> dict[str, LaunchPlan]:
     found: dict[str, LaunchPlan] = {}
     for job in plan.jobs:
         for launch in job.launches:
@@ -353,15 +353,15 @@ def _bars(parts: tuple[MemoryPart, ...], total: int) -> tuple[Bar, ...]:
 def markdown(plan: Plan) -> str:
     """Return the plan as Markdown."""
     functions = (summary_of, request_of, size_of, rank_table, facts_of)
-    return _filled("plan.md.jinja", plan=plan, **{function.__name__: function for function in functions})
+    return _render("plan.md.jinja", plan=plan, **{function.__name__: function for function in functions})
 
 
 def changes_markdown(changes: tuple[Change, ...]) -> str:
     """Return what changes for the ranks, as Markdown."""
-    return _filled("plan_changes.md.jinja", changes=changes)
+    return _render("plan_changes.md.jinja", changes=changes)
 
 
-def _filled(template: str, **values: Any) -> str:
+def _render(template: str, **values: Any) -> str:
     return text_templates("preflight.commands", template).render(**values, cell=_cell, code=_code)
 
 

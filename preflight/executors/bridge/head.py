@@ -69,7 +69,7 @@ class Bridge:
         return channel
 
     async def _request(self, number: int, name: str, parameters: Mapping[str, Any], deadline_s: float) -> Any:
-        await self._started()
+        await self._start()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -86,7 +86,7 @@ class Bridge:
             return reply["value"]
         raise ExecutorError(reply["kind"], reply["message"], reply["detail"])
 
-    async def _started(self) -> None:
+    async def _start(self) -> None:
         async with self._starting:
             if self._pipe is not None:
                 return

@@ -215,7 +215,7 @@ def _quotient(world: Plain, *sizes: Plain) -> Plain:
 def host_slots(job: Job, launch: Launch) -> dict[str, int]:
     """Return the slots of each host, in the order of the list; empty unless every host has its own number."""
     value = job.value("hosts", launch.scope)
-    by_host = _by_host(job, launch)
+    by_host = _slots_by_host(job, launch)
     hosts = items(value)
     return {host: by_host[host] for host in hosts} if hosts and by_host.keys() >= set(hosts) else {}
 
@@ -230,7 +230,7 @@ def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
     if launch.launcher != "deepspeed":
         return {}
     listed = next((claim for claim in job.about("hosts", launch.scope) if claim.source == "hostfile"), None)
-    by_host = _by_host(job, launch)
+    by_host = _slots_by_host(job, launch)
     hosts = items(listed.value) if listed is not None else ()
     if not hosts or not by_host.keys() >= set(hosts) or _is_any_listed_twice(job, hosts):
         return {}
@@ -265,7 +265,7 @@ def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
     return slots
 
 
-def _by_host(job: Job, launch: Launch) -> dict[str, int]:
+def _slots_by_host(job: Job, launch: Launch) -> dict[str, int]:
     return {
         claim.scope.node: claim.value.value
         for claim in job.about("host_slots")

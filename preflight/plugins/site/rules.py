@@ -175,7 +175,7 @@ class _FileValue:
         self.value: Value = Unresolved(f"the files do not state {condition.name}")
         if condition.about == "launch":
             if launch is not None:
-                self._of_launch(condition.name, launch)
+                self._launch_value(condition.name, launch)
             return
         quantity = condition.name if condition.about == "quantity" else f"env.{condition.name}"
         self.claims = job.setting(quantity, scope) or job.requiring(quantity, scope)
@@ -187,7 +187,7 @@ class _FileValue:
             if branch and not isinstance(self.value, Unresolved):
                 self.value = Unresolved(f"the branch `{' '.join(branch.split())[:80]}`")
 
-    def _of_launch(self, name: str, launch: Launch) -> None:
+    def _launch_value(self, name: str, launch: Launch) -> None:
         self.at = launch.span
         if name == "arguments":
             self.stated = bool(launch.arguments)
@@ -230,20 +230,20 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
     if not seen.stated or seen.at is None:
         return None
     if "forbidden" in kinds:
-        return fault(f"{_shown(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
+        return fault(f"{_format_seen(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
     if isinstance(seen.value, Unresolved):
         return unknown(subject, f"{condition.name} is not determined: {seen.value.why}", at=seen.at)
     answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
     if all(passed is False for passed in answers):
         expected = format_tests(condition.tests)
-        stated = f"{_shown(seen)}; expected {condition.name}: {expected}. {item.message}"
+        stated = f"{_format_seen(seen)}; expected {condition.name}: {expected}. {item.message}"
         return fault(stated, at=seen.at, also=seen.claims[1:])
     if any(passed is None for passed in answers):
-        return unknown(subject, f"{_shown(seen)} cannot be compared with the rule's value", at=seen.at)
+        return unknown(subject, f"{_format_seen(seen)} cannot be compared with the rule's value", at=seen.at)
     return passed(subject)
 
 
-def _shown(seen: _FileValue) -> str:
+def _format_seen(seen: _FileValue) -> str:
     """Return the user's text, followed by its value if that differs."""
     values = " or ".join(plain(value) for value in alternatives(seen.value))
     if not seen.claims:

@@ -57,7 +57,7 @@ def page_of(report: Report) -> Page:
     """Build the page of a report. Pure: the same report gives the same page."""
     verdict = verdict_view(report)
     steps, more_steps = first_steps(report)
-    findings = _numbered(tuple(finding_view(finding) for finding in report.findings))
+    findings = _unique_anchors(tuple(finding_view(finding) for finding in report.findings))
     nodes = nodes_view(report)
     of_nodes = nodes is not None
     drawings = drawings_of([e for e in report.charts if not (of_nodes and e.id == NODE_CHART)])
@@ -85,7 +85,7 @@ def page_of(report: Report) -> Page:
         coverage=report.coverage,
         unchecked=tuple(group for group in unchecked_groups(report) if group.entries),
         checked=tuple(group for group in checked_groups(report) if group.entries),
-        suppressed=_numbered(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
+        suppressed=_unique_anchors(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
         notes=tuple(_notes(report)),
         files=tuple(
             Fact(file.path, f"{file.kind}, {format_number(file.size_bytes, 'bytes')}") for file in report.inputs
@@ -99,7 +99,7 @@ def page_of(report: Report) -> Page:
     )
 
 
-def _numbered(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
+def _unique_anchors(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
     """Make all anchors unique: a file may contain the same faulty line twice."""
     seen: Counter[str] = Counter()
     found = []

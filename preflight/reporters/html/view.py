@@ -305,7 +305,7 @@ def nodes_view(report: Report) -> NodesView | None:
     hosts = hosts_of(report)
     named = (("not fit", hosts.failing), ("unknown", hosts.unknown), ("fit", hosts.passing))
     summary = tuple(Fact(f"{len(names)} {state}", fold_nodes(names)) for state, names in named if names)
-    return NodesView(_linked(table_view(_table(report, hosts)), report), summary, starts_of(report, hosts))
+    return NodesView(_link_table(table_view(_table(report, hosts)), report), summary, starts_of(report, hosts))
 
 
 def starts_of(report: Report, hosts: Hosts) -> tuple[Start, ...]:
@@ -377,7 +377,7 @@ def _findings(findings: Sequence[Finding]) -> dict[str, list[str]]:
     return found
 
 
-def _linked(table: TableView, report: Report) -> TableView:
+def _link_table(table: TableView, report: Report) -> TableView:
     """Add signs of states to the table, and link its ids to the findings."""
     anchors = {finding.id: anchor_of(finding) for finding in reversed(report.findings)}
     return replace(
@@ -420,7 +420,7 @@ def unchecked_groups(report: Report) -> Iterator[Group]:
     yield _group("Files that were read only in part", dict.fromkeys(notes))
     yield _group("Notes on waivers and comments", _notes(report))
     skipped_rules = [outcome for outcome in report.outcomes if outcome.status is Status.NOT_APPLICABLE]
-    yield replace(_group("Not applicable to this job", _by_rule(skipped_rules)), bulk=True)
+    yield replace(_group("Not applicable to this job", _group_by_rule(skipped_rules)), bulk=True)
 
 
 def checked_groups(report: Report) -> Iterator[Group]:
@@ -452,7 +452,7 @@ def _unknown(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
         yield Entry(names, subjects, same[0].reason, ", ".join(places), subjects)
 
 
-def _by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
+def _group_by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
     ordered = sorted(outcomes, key=lambda outcome: outcome.id)
     same = grouped(((outcome.id, outcome.name, outcome.reason), outcome.subject) for outcome in ordered)
     for (id, name, reason), subjects in same.items():

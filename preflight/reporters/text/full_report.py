@@ -391,7 +391,7 @@ class Page:
         if fault is not None:
             line = Text("FAULT INJECTED ", style="bold magenta") + line
         line.append(f"  {', '.join(parts) or 'nothing found'}", style="none")
-        line.append(f"; {_examined(report)}", style="none")
+        line.append(f"; {_subject_text(report)}", style="none")
         line.append(unknown_sizes(report), style="none")
         line.append(compared_with(report), style="none")
         if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
@@ -406,7 +406,7 @@ class Page:
         self._sheet.line(line)
 
 
-def _examined(report: Report) -> str:
+def _subject_text(report: Report) -> str:
     """Return the subject of the verdict: the files of jobs, or nodes without a job."""
     if report.run.verb == NODES:
         return count(len(report.nodes), "node")
@@ -460,11 +460,11 @@ PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes
 
 def print_coverage(sheet: Sheet, report: Report) -> None:
     """Print everything between the findings and the verdict."""
-    _suppressed(sheet, report)
-    _undecided(sheet, report)
+    _print_suppressed(sheet, report)
+    _print_undecided(sheet, report)
     if sheet.style.verbosity > 1:
         _other_outcomes(sheet, report)
-    _passed(sheet, report)
+    _print_passed(sheet, report)
     _left_out_files(sheet, report)
 
 
@@ -479,7 +479,7 @@ def _left_out_files(sheet: Sheet, report: Report) -> None:
         sheet.wrapped(f"left out: {least}{count(files, 'file')} in {folders}{rest} ({reason})", indent=0, hanging=2)
 
 
-def _suppressed(sheet: Sheet, report: Report) -> None:
+def _print_suppressed(sheet: Sheet, report: Report) -> None:
     # Individual suppressions are listed; bulk ones are counted.
     everything = sheet.style.verbosity > 0
     single = [finding for finding in report.suppressed if finding.suppressed_by not in _IN_BULK]
@@ -502,7 +502,7 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
         sheet.note(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
 
 
-def _undecided(sheet: Sheet, report: Report) -> None:
+def _print_undecided(sheet: Sheet, report: Report) -> None:
     for note in unread_inputs(report)[:_MAX_LISTED]:
         sheet.wrapped(f"not judged: {clean(note.message)}", indent=0, hanging=2)
     unknown_outcomes = report.coverage.unknown_outcomes
@@ -531,7 +531,7 @@ def _undecided(sheet: Sheet, report: Report) -> None:
     sheet.line()
 
 
-def _passed(sheet: Sheet, report: Report) -> None:
+def _print_passed(sheet: Sheet, report: Report) -> None:
     for stage, title in PASSED.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
         if not here:

@@ -413,13 +413,13 @@ def _field_starts(root: yaml.Node | None) -> Iterator[tuple[int, str]]:
             yield line, path
         below: list[tuple[int, yaml.Node, str]] = []
         if isinstance(node, yaml.MappingNode):
-            below = [(key.start_mark.line + 1, value, _joined(path, str(key.value))) for key, value in node.value]
+            below = [(key.start_mark.line + 1, value, _join_path(path, str(key.value))) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             below = [(item.start_mark.line + 1, item, f"{path}[{number}]") for number, item in enumerate(node.value)]
         waiting.extend(reversed(below))
 
 
-def _joined(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     step = key if re.fullmatch(r"[\w-]{1,80}", key) else f"[{key[:80]}]"
     if not path:
         return step

@@ -255,7 +255,7 @@ class Folder:
         entries = changed & self._judged_paths(buffers)
         if not self.is_complete:
             for path in list(entries):
-                entries |= self._beside(path)
+                entries |= self._sibling_files(path)
         kept = {name: judged for name, judged in self.jobs.items() if name not in concerned}
         found = self._read((entries | inside) - elsewhere, buffers, watch)
         self._accept({**kept, **found}, buffers, watch)
@@ -348,7 +348,7 @@ class Folder:
         with running():
             return JudgedJob(job, judge(recording, progress=watch))
 
-    def _beside(self, path: str) -> set[str]:
+    def _sibling_files(self, path: str) -> set[str]:
         """Return files in the folder of a file, as long as it is unknown which files belong together."""
         found: set[str] = set()
         folder = os.path.dirname(path)  # noqa: PTH120

@@ -190,7 +190,7 @@ class Server(LanguageServer):
         root = closest(self._roots(), path)
         return (root, True) if root is not None else (path.parent, False)
 
-    def _by_folder(self) -> dict[Path, dict[str, bytes]]:
+    def _buffers_by_folder(self) -> dict[Path, dict[str, bytes]]:
         """Return the open files of each folder, by path relative to it."""
         found: dict[Path, dict[str, bytes]] = {folder: {} for folder in self._folders}
         for file in self._open.values():
@@ -223,7 +223,7 @@ class Server(LanguageServer):
         """Judge the present jobs of every open file, and send the result unless it is stale."""
         generation = self._generation
         self._stop_job.clear()
-        for root, buffers in self._by_folder().items():
+        for root, buffers in self._buffers_by_folder().items():
             folder = self._folders[root]
             touched = frozenset(folder.relative(path) for path in self._touched if root in path.parents)
             watch = Watch(self._stop_job, JOB_DEADLINE_S)
@@ -243,7 +243,7 @@ class Server(LanguageServer):
                 await asyncio.wait_for(self._wake.wait(), IDLE_PAUSE_S)
                 return  # Something changed, and comes first.
             self._stop_folder.clear()
-            for root, buffers in self._by_folder().items():
+            for root, buffers in self._buffers_by_folder().items():
                 folder = self._folders[root]
                 if folder.is_complete or not buffers:
                     folder.is_complete = True
@@ -307,7 +307,7 @@ class Server(LanguageServer):
         if file is None:
             return None
         root = self._root_of(file.path)[0]
-        buffers = self._by_folder()[root]
+        buffers = self._buffers_by_folder()[root]
         folder = self._folders[root]
         self._stop_folder.set()
         stop = threading.Event()

@@ -144,7 +144,7 @@ class TrainingSettingsSource:
         if document.root is None or document.root.kind is not Kind.OBJECT:
             return Reading(notes=tuple(notes), suppressions=suppressions(file))
         if _DEFAULTS.search(file.text[:_HEAD]) is not None and document.root.at("defaults") is not None:
-            settings, files, missing = _composed(file, tree, scope)
+            settings, files, missing = _compose(file, tree, scope)
             first = node_claims.places.span(0, 0)
             references = tuple(Reference(path, "composed", first, scope) for path in files if path != file.path)
             notes.extend(
@@ -164,7 +164,7 @@ def _settings(node_claims: NodeClaims, root: Node) -> Iterator[Setting]:
             yield Setting(".".join(path), node_claims.add("", value_of(member.node), member))
 
 
-def _composed(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting], list[str], list[str]]:
+def _compose(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting], list[str], list[str]]:
     """Return the settings of a Hydra configuration, the files that it consists of, and those that are not in the
     tree.
     """

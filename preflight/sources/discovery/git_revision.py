@@ -312,7 +312,7 @@ class _Git:
 
     def output(self, arguments: Sequence[str], *, max_bytes: int, index: Path | None = None) -> bytes:
         """Return the output of a command."""
-        with self._started(arguments, index) as process:
+        with self._start(arguments, index) as process:
             assert process.stdout is not None
             content = regular_file.read_up_to(process.stdout, max_bytes + 1)
         if len(content) > max_bytes:
@@ -325,7 +325,7 @@ class _Git:
         """Yield the contents of objects, in order."""
         if not paths:
             return
-        with self._started(["cat-file", "--batch"], None, pipe=True) as process:
+        with self._start(["cat-file", "--batch"], None, pipe=True) as process:
             assert process.stdin is not None and process.stdout is not None
             # Written by a thread: git stops reading while nobody reads what it prints.
             names = b"".join(files[path].object.encode() + b"\n" for path in paths)
@@ -344,7 +344,7 @@ class _Git:
                 yield path, content
 
     @contextmanager
-    def _started(
+    def _start(
         self, arguments: Sequence[str], index: Path | None, *, pipe: bool = False
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start git in its own process group, and kill it after TIMEOUT_S or when the block ends."""

@@ -506,13 +506,13 @@ def _settings(run: RunConfig, framework: Framework, scope: Scope, at: Span, spel
     for path, leaf in truncate(list(leaves(run.composition.root)), _MAX_SETTINGS, "settings of a configuration"):
         on_line = leaf.place.strength is Strength.FLAG
         if (on_line or is_whole) and not is_secret(path[-1]) and not is_missing(leaf):
-            value = _listed(leaf) if isinstance(leaf, ListSetting) else _resolve(run, ".".join(path))
+            value = _as_tuple(leaf) if isinstance(leaf, ListSetting) else _resolve(run, ".".join(path))
             if value is not None:
                 name = f"{prefix}{'.'.join(path)}"
                 yield Claim(name, value, leaf.place.span, leaf.place.spelling, _SOURCE, scope, leaf.place.strength)
 
 
-def _listed(items: ListSetting) -> Value:
+def _as_tuple(items: ListSetting) -> Value:
     """Return a list as a tuple; unresolved if it holds other than plain values."""
     found: list[str | int | float | None] = []
     for item in items.items:
@@ -609,10 +609,10 @@ def _refusal_claims(run: RunConfig, scope: Scope, at: Span, spelling: str) -> It
         yield from _dangling_claims(run, scope)
     for refusal in run.composition.refusals:
         if refusal.place is not None:
-            yield _of_hydra("config_refused", Known(refusal.message), refusal.place, scope)
+            yield _hydra_claims("config_refused", Known(refusal.message), refusal.place, scope)
 
 
-def _of_hydra(quantity: str, value: Value, place: Place, scope: Scope) -> Claim:
+def _hydra_claims(quantity: str, value: Value, place: Place, scope: Scope) -> Claim:
     return Claim(quantity, value, place.span, place.spelling, "hydra", scope, place.strength)
 
 
@@ -627,7 +627,7 @@ def _dangling_claims(run: RunConfig, scope: Scope) -> Iterator[Claim]:
         except Unreadable as why:
             if why.is_required or (why.key and _is_set_by(run.program, why.key)):
                 continue
-            yield _of_hydra("config_unresolvable", Known((".".join(path), str(why))), leaf.place, scope)
+            yield _hydra_claims("config_unresolvable", Known((".".join(path), str(why))), leaf.place, scope)
 
 
 def _is_set_by(program: str, key: str) -> bool:

@@ -73,7 +73,7 @@ def admission(root: Node) -> Outcome | None:
     kind, version = root.text("kind"), root.text("apiVersion")
     releases: dict[str, int] | None = _table()["kinds"].get(f"{version}/{kind}")
     if releases is None:
-        return _miswritten(root, kind) or _unserved(root, kind, version)
+        return _misspelt_kind(root, kind) or _unserved_version(root, kind, version)
     newest = next(reversed(releases))
     reader = _Reader(_table())
     found = reader.refusals(root, releases[newest])
@@ -100,7 +100,7 @@ def _was_field(kind: str, refusal: Refusal) -> bool:
 _CORE = {"Job": "batch", "CronJob": "batch", "Deployment": "apps", "StatefulSet": "apps"}
 
 
-def _miswritten(root: Node, kind: str) -> Outcome | None:
+def _misspelt_kind(root: Node, kind: str) -> Outcome | None:
     """Return a kind in other capitals than the API has."""
     member = root.member("kind")
     meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
@@ -114,7 +114,7 @@ def _miswritten(root: Node, kind: str) -> Outcome | None:
     return Outcome("", (Refusal(problem, f"Write `kind: {meant}`.", member.key_start, member.node.end),))
 
 
-def _unserved(root: Node, kind: str, version: str) -> Outcome | None:
+def _unserved_version(root: Node, kind: str, version: str) -> Outcome | None:
     """Return an API version that no release of the operator ever served."""
     member = root.member("apiVersion")
     group, _, number = version.rpartition("/")
@@ -172,7 +172,7 @@ class _Reader:
         if not _is_of(node, kind):
             if not (node.value is None and node.kind is Kind.SCALAR and part.get("nullable")):
                 expected = _NAMES.get(kind, kind)
-                problem = f"{_quoted(path, node)} is {_named(node)}, where {expected} is expected"
+                problem = f"{_quote(path, node)} is {_name_value(node)}, where {expected} is expected"
                 self._refuse(problem, f"Write {expected}{_as_number(node, kind)}.", at)
             return
         if node.kind is Kind.SCALAR:
@@ -221,7 +221,7 @@ class _Reader:
                 self._refuse(f"{path or 'the object'} has no `{key}`, which is required", f"Give `{key}`.", where)
         if part.get("named") and not present & {"name", "generateName"} and not _has_template(node):
             self._refuse("the object has neither `name` nor `generateName`", "Add `name`.", at)
-        self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", at)
+        self._size_text(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", at)
 
     def _unknown(self, member: Member, keys: dict[str, int], path: str) -> None:
         from preflight._util.usage_error import nearest
@@ -234,7 +234,7 @@ class _Reader:
 
     def _list(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         items = part.get("items")
-        self._sized(len(node.items), part, "Items", f"{path} has {len(node.items)} items", at)
+        self._size_text(len(node.items), part, "Items", f"{path} has {len(node.items)} items", at)
         seen: set[tuple[object, ...]] = set()
         for number, item in enumerate(node.items):
             if items is None:
@@ -256,25 +256,25 @@ class _Reader:
         choices = part.get("enum")
         if choices is not None and value not in choices:
             listed = ", ".join(f"`{choice}`" for choice in choices[:_MAX_QUOTED])
-            self._refuse(f"{_quoted(path, node)} is not one of {listed}", f"Write one of {listed}.", at)
+            self._refuse(f"{_quote(path, node)} is not one of {listed}", f"Write one of {listed}.", at)
         if isinstance(value, str):
             pattern = part.get("pattern")
             if pattern is not None and not re.search(pattern, value):
-                self._refuse(f"{_quoted(path, node)} does not have the form {pattern}", "Correct it.", at)
+                self._refuse(f"{_quote(path, node)} does not have the form {pattern}", "Correct it.", at)
             if part.get("format") == "date-time" and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
-                self._refuse(f"{_quoted(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
-            self._sized(len(value), part, "Length", f"{_quoted(path, node)} has {len(value)} characters", at)
+                self._refuse(f"{_quote(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
+            self._size_text(len(value), part, "Length", f"{_quote(path, node)} has {len(value)} characters", at)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             least, most = part.get("minimum"), part.get("maximum")
             limit = _RANGES.get(part.get("format", ""))
             if least is not None and value < least:
-                self._refuse(f"{_quoted(path, node)} is below the minimum {least}", f"Write at least {least}.", at)
+                self._refuse(f"{_quote(path, node)} is below the minimum {least}", f"Write at least {least}.", at)
             elif most is not None and value > most:
-                self._refuse(f"{_quoted(path, node)} is above the maximum {most}", f"Write at most {most}.", at)
+                self._refuse(f"{_quote(path, node)} is above the maximum {most}", f"Write at most {most}.", at)
             elif limit is not None and not -limit <= value < limit:
-                self._refuse(f"{_quoted(path, node)} does not fit into {part['format']}", "Write less.", at)
+                self._refuse(f"{_quote(path, node)} does not fit into {part['format']}", "Write less.", at)
 
-    def _sized(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
+    def _size_text(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
         least, most = part.get(f"min{of}"), part.get(f"max{of}")
         if least is not None and size < least:
             self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", at)
@@ -335,7 +335,7 @@ def _has_template(node: Node) -> bool:
     return any(not _is_plain(member.key) for member in node.members)
 
 
-def _named(node: Node) -> str:
+def _name_value(node: Node) -> str:
     if node.kind is Kind.OBJECT:
         return "a mapping"
     if node.kind is Kind.ARRAY:
@@ -349,7 +349,7 @@ def _named(node: Node) -> str:
     return "a number"
 
 
-def _quoted(path: str, node: Node) -> str:
+def _quote(path: str, node: Node) -> str:
     key = re.split(r"\.(?![^.]*/)", path)[-1]
     if node.kind is not Kind.SCALAR:
         return f"`{key}`"
@@ -393,7 +393,7 @@ def holds(node: Node, condition: Condition) -> bool | Node:
         return inner if isinstance(inner, Node) else not inner
     if name in ("and", "or"):
         found = [holds(node, operand) for operand in operands]
-        return _joined(found, decisive=name == "or")
+        return _join(found, decisive=name == "or")
     if name == "count":
         paths, least, most = operands
         return bool(least <= sum(_at(node, path) is not None for path in paths) <= most)
@@ -413,14 +413,14 @@ def holds(node: Node, condition: Condition) -> bool | Node:
     if name == "size":
         size = _size(there)
         return operands[1] <= size and (operands[2] is None or size <= operands[2])
-    return _of_items(name, node, there, operands[1:])
+    return _item_faults(name, node, there, operands[1:])
 
 
-def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool | Node:
+def _item_faults(name: str, node: Node, there: Node, operands: list[Any]) -> bool | Node:
     if name in ("each", "some"):
-        return _joined([holds(item, operands[0]) for item in there.items], decisive=name == "some")
+        return _join([holds(item, operands[0]) for item in there.items], decisive=name == "some")
     if name == "each-same-size":
-        return _joined([_same_size(item.at(operands[0]), node.at(operands[1])) for item in there.items], decisive=False)
+        return _join([_same_size(item.at(operands[0]), node.at(operands[1])) for item in there.items], decisive=False)
     if name == "last-only":
         return _last_only(there.items, *operands)
     if name == "unique":
@@ -449,7 +449,7 @@ def _equals(item: Node, key: str, value: Any) -> bool | Node:
     return there is not None and there.text() == value
 
 
-def _joined(found: list[bool | Node], *, decisive: bool) -> bool | Node:
+def _join(found: list[bool | Node], *, decisive: bool) -> bool | Node:
     """Return the result of and (`decisive` is False) or or (True)."""
     if any(item is decisive for item in found):
         return decisive

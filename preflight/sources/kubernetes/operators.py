@@ -66,7 +66,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
     own = NodeClaims(stating.file, SOURCE, stating.scope, stating.strength)
     own.places = stating.places
     place = _place(own, shape.framework, head, (), whole=whole)
-    _stated(own, root, shape.framework, place)
+    _state_value(own, root, shape.framework, place)
     _state_template(own, root.at("spec"), shape.framework, place)
     for path, framework in shape.parts.items():
         for part in truncate(list(_parts(root, path)), _MAX_PARTS, "parts of an object"):
@@ -74,7 +74,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
             at = _place(own, framework, part, (place,), whole=whole, number=number)
             if part.key:
                 own.claims.append(_named(own, framework, "role", Known(part.key), part, at))
-            _stated(own, part.node, framework, at)
+            _state_value(own, part.node, framework, at)
             _state_template(own, part.node, framework, at)
     # The pods of a TrainJob are those of its runtime.
     for role in workload.roles if workload.kind != "TrainJob" else ():
@@ -126,13 +126,13 @@ def _state_pod(own: NodeClaims, root: Node, role: Role, place: Claim, *, whole: 
         at = _place(own, POD, first, (place,), whole=whole, number=len(own.claims))
         own.claims.append(_named(own, POD, "pods", role.replicas, first, at))
         own.claims.append(_named(own, POD, "role", Known(role.name), first, at))
-        _stated(own, role.template, POD, at)
+        _state_value(own, role.template, POD, at)
     for container in containers_of(pod):
         if not container.members:
             continue
         head = container.member("name") or container.members[0]
         within = _place(own, CONTAINER, head, (place, at), whole=whole, number=len(own.claims))
-        _stated(own, container, CONTAINER, within)
+        _state_value(own, container, CONTAINER, within)
         for item in container.items_at("env"):
             name, value = item.member("name"), item.at("value")
             if name is not None and isinstance(name.node.value, str) and name.node.value.isidentifier():
@@ -166,7 +166,7 @@ def _shown(own: NodeClaims, at: Member) -> str:
     return own.spelling(at) if at.node.kind is Kind.SCALAR else own.file.text[at.key_start : at.key_end]
 
 
-def _stated(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
+def _state_value(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
     state_settings(own, node, framework, key_of=_as_name, stops=_is_apart, read=_read, because=(place,), names=True)
 
 

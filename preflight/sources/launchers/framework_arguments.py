@@ -157,7 +157,7 @@ def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     for name, given in last.items():
         if not is_secret(name):
             kind = _KINDS.get(name)
-            value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
+            value = lift(lambda item, kind=kind: _convert(item, kind), given.value)
             builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given)
 
 
@@ -185,7 +185,7 @@ def _with_value(word: Word, value: Word) -> GivenOption:
     return GivenOption(known_prefix(word), value.value, span, spelling)
 
 
-def _converted(item: Plain, kind: str | None) -> Plain:
+def _convert(item: Plain, kind: str | None) -> Plain:
     """Return the string as a number, or unchanged if it is not one, because a rule will quote it."""
     try:
         return int(str(item)) if kind == "int" else float(str(item)) if kind == "float" else item

@@ -214,7 +214,7 @@ def _parse_option(
     name, equals, _ = text.partition("=")
     option = known.find(name)
     if option is not None and equals:
-        return [_attached(option, word, len(name) + 1)], 0
+        return [_attached_option(option, word, len(name) + 1)], 0
     if option is not None and isinstance(word.value, Known):
         if option.pair and following and "=" in known_prefix(following[0]):
             option = Option(option.dest)
@@ -228,14 +228,14 @@ def _parse_option(
         if option is None:
             return None
         if option.takes and (position + 1 < len(text) or not isinstance(word.value, Known)):
-            return [*found, _attached(option, word, position + 1)], 0
+            return [*found, _attached_option(option, word, position + 1)], 0
         if option.takes:
             return _separate(found, option, word, following)
         found.append(GivenOption(option.dest, Known(True), word.span, word.spelling))
     return found, 0
 
 
-def _attached(option: Option, word: Word, start: int) -> GivenOption:
+def _attached_option(option: Option, word: Word, start: int) -> GivenOption:
     """Return an option whose value begins at `start` of its own word."""
     return GivenOption(option.dest, value_after(word, start), word.span, word.spelling, _pieces_after(word, start))
 

@@ -219,14 +219,14 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     overrides it; `first` for the option that makes the launcher of 2.0 take over; `taken` for an option that is not
     known, whose value is then taken for the program.
     """
-    parsed = _parsed(line, _NEW)
+    parsed = _parse(line, _NEW)
     first: Word | GivenOption | None = next(iter(parsed.unknown), None) if "master" not in parsed.given else None
     legacy = parsed.given.get("legacy")
     if legacy is not None and all(text.lower() in _TRUE for text in texts(legacy.value)):
         first = legacy
     given = dict(parsed.given)
     if first is not None:
-        again = _parsed(line, _FIRST)
+        again = _parse(line, _FIRST)
         given, parsed = {**given, **again.given}, again
     found = dict(given)
     environment = line.command.environment
@@ -301,7 +301,7 @@ class _Parsed(NamedTuple):
     program: Word | None
 
 
-def _parsed(line: LaunchLine, known: Table) -> _Parsed:
+def _parse(line: LaunchLine, known: Table) -> _Parsed:
     given: dict[str, GivenOption] = {}
     unknown: list[Word] = []
     words = truncate(line.words[1:], _MAX_WORDS, "words of a launch line")

@@ -101,7 +101,7 @@ def _inserted_word(text: str, at: Word, spelling: str = "") -> Word:
     return Word(Known(text), at.span, spelling or at.spelling)
 
 
-def _spelled(name: str, variable: Variable) -> str:
+def _spelling(name: str, variable: Variable) -> str:
     return variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
 
 
@@ -258,7 +258,7 @@ def read_swift(line: LaunchLine, tree: Tree) -> Reading:
         if variable is not None:
             option = Known(f"--{name.lower()}=")
             value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
-            options.append(Word(value, variable.span, _spelled(name, variable), parts=(option, variable.value)))
+            options.append(Word(value, variable.span, _spelling(name, variable), parts=(option, variable.value)))
     program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
     return read_torchrun(replace(line, words=(word, *options, *program)), tree)
 
@@ -315,7 +315,7 @@ def read_primus(line: LaunchLine, tree: Tree) -> Reading:
         elif name in given:
             words.append(given[name])
         elif variable is not None:
-            words.append(Word(variable.value, variable.span, _spelled(name, variable)))
+            words.append(Word(variable.value, variable.span, _spelling(name, variable)))
         elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
             # primus-cli takes it from the allocation that it runs in, and it may run in one.
             words.append(Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown))

@@ -147,7 +147,7 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
     found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
         name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
-        made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended(module, call)
+        made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended_rows(module, call)
         for name, called in made:
             if called.framework not in frameworks or called.followed:
                 continue
@@ -158,12 +158,12 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
                 break
     for called, call in truncate(found, _MAX_CALLS, "calls whose arguments are settings"):
         of_ranks = _condition_on_ranks(module, call)
-        for claim in _stated(module, called, call):
+        for claim in _state_setting(module, called, call):
             # Some ranks make the call for certain.
             yield replace(claim, condition="") if of_ranks and claim.condition == of_ranks else claim
 
 
-def _extended(module: Module, call: ast.Call) -> list[tuple[str, Called]]:
+def _extended_rows(module: Module, call: ast.Call) -> list[tuple[str, Called]]:
     """Return the rows of the class that the script's called class extends, with the name of that class."""
     names = [module.name(base) for base in _bases(module, call)]
     return [(name, called) for name in names for called in calls().by_name.get(last(name), ()) if called.extended]
@@ -186,7 +186,7 @@ def _condition_on_ranks(module: Module, call: ast.Call) -> str:
     return condition if condition in (test, f"not ({test})") else ""
 
 
-def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
+def _state_setting(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     prefix = f"{SETTING_PREFIX}{called.framework}."
     built = _is_built(module, call)
     whole = (
@@ -518,7 +518,7 @@ def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, 
             yield keyword.arg, keyword
 
 
-def _comprehended(module: Module, made: ast.expr) -> int | None:
+def _comprehension_items(module: Module, made: ast.expr) -> int | None:
     """Return the number of items of `[... for _ in range(8)]`; None for any other expression."""
     loop = made.generators[0] if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None
     if loop is None or loop.ifs or not isinstance(loop.iter, ast.Call) or module.called(loop.iter) != "range":
@@ -539,7 +539,7 @@ def _argument(
     written = value_of(given)
     made = _assigned_value(module, written)
     value: Value = Known(SECTION) if isinstance(made, ast.Dict) else module.fold(written)
-    nested = _nested(module, made)
+    nested = _nested_claims(module, made)
     if nested is not None:
         value = nested
     claim = module.claim(key, value, at or given, source=SOURCE, because=because)
@@ -559,7 +559,7 @@ def _argument(
         if items and depth < _MAX_DEPTH:
             classes = Known(tuple(last(module.called(item)) for item in items))
             yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
-    length = _comprehended(module, made)
+    length = _comprehension_items(module, made)
     if length is not None:
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(length), span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
@@ -640,7 +640,7 @@ def _bases(module: Module, made: ast.Call) -> Sequence[ast.expr]:
     return ()
 
 
-def _nested(module: Module, made: ast.expr) -> Value | None:
+def _nested_claims(module: Module, made: ast.expr) -> Value | None:
     """Return a list of lists as a text, such as `0,1;2,3`; None for anything else."""
     if not isinstance(made, ast.List) or not made.elts or not all(isinstance(row, ast.List) for row in made.elts):
         return None

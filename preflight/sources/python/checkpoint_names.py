@@ -96,7 +96,7 @@ def _template(module: Module, expression: ast.expr, depth: int = 0) -> str | Non
         joint = {ast.Add: "", ast.Div: "/"}.get(type(expression.op))
         return f"{left}{joint}{inner(right)}" if joint is not None else None
     if isinstance(expression, ast.Call):
-        return _of_call(module, expression, depth)
+        return _call_file(module, expression, depth)
     if isinstance(expression, (ast.Name, ast.Attribute)):
         made = module.definition(expression)
         made = module.outline.assigned_once(made) or made
@@ -117,7 +117,7 @@ def _is_counted(module: Module, name: ast.expr) -> bool:
     )
 
 
-def _of_call(module: Module, call: ast.Call, depth: int) -> str | None:
+def _call_file(module: Module, call: ast.Call, depth: int) -> str | None:
     name, function = module.called(call), call.func
     given = [_template(module, each, depth + 1) or _OTHER for each in call.args]
     if is_rank(module, call):

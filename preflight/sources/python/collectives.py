@@ -509,10 +509,10 @@ def swallowed_failures(module: Module) -> Iterator[Claim]:
                 by_try.setdefault(id(outer), call)
             child = outer
     for handler in module.nodes(ast.ExceptHandler):
-        yield from _swallowed(module, handler, by_try)
+        yield from _swallowed_failure(module, handler, by_try)
 
 
-def _swallowed(module: Module, handler: ast.ExceptHandler, by_try: Mapping[int, ast.Call]) -> Iterator[Claim]:
+def _swallowed_failure(module: Module, handler: ast.ExceptHandler, by_try: Mapping[int, ast.Call]) -> Iterator[Claim]:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {end_of(each) if each is not None else "Exception" for each in caught}
     guarded = module.outline.parent(handler)
@@ -638,7 +638,7 @@ def _follows(module: Module, first: ast.Call, second: ast.Call) -> bool:
     following = module.outline.following(one)
     index = next((number for number, each in enumerate(following) if each is other), None)
     between = " ".join(module.source(each) for each in following[:index]) if index is not None else ""
-    return index is not None and _AT_ONCE.search(between) is None and _AT_ONCE.search(_above(module, one)) is None
+    return index is not None and _AT_ONCE.search(between) is None and _AT_ONCE.search(_text_above(module, one)) is None
 
 
 def _statement(module: Module, call: ast.Call) -> ast.stmt | None:
@@ -648,7 +648,7 @@ def _statement(module: Module, call: ast.Call) -> ast.stmt | None:
     return parent if isinstance(parent, (ast.Expr, ast.Assign)) else None
 
 
-def _above(module: Module, statement: ast.stmt) -> str:
+def _text_above(module: Module, statement: ast.stmt) -> str:
     """Return the text of the block before a statement, where a receive may have been posted."""
     before, texts = module.outline.before(statement), []
     while before is not None:

@@ -289,7 +289,7 @@ def names_with_rank(module: Module) -> Iterator[Claim]:
     for call in module.named(*(name for name in _CALLS if name in module.by_name)):
         for row in _CALLS[module.called(call).rpartition(".")[2]]:
             if module.called(call).startswith(row.package) and not _is_apart(module, call, row):
-                yield from _of_call(module, call, row)
+                yield from _named_call_claims(module, call, row)
     for node in module.nodes(ast.Assign) if _joins_all(module) else ():
         target = node.targets[0]
         named = isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ"
@@ -300,7 +300,7 @@ def names_with_rank(module: Module) -> Iterator[Claim]:
             yield module.feature(_ADDRESS, node)
 
 
-def _of_call(module: Module, call: ast.Call, row: _Call) -> Iterator[Claim]:
+def _named_call_claims(module: Module, call: ast.Call, row: _Call) -> Iterator[Claim]:
     own = _Names(module, module.outline.function_of(call), row)
     for name, position in row.arguments.items():
         given = argument(call, name, position)

@@ -372,7 +372,7 @@ def claims(module: Module) -> Iterator[Claim]:
                     )
     if _ENDS.search(module.file.text) is not None:
         return
-    for made in _made(module):
+    for made in _created_object(module):
         for resource, amount in made.each.items():
             held = lift(lambda a, b: float(str(a)) * float(str(b)), amount, made.times)
             name = f"ray_held_{resource.lower()}s"
@@ -380,7 +380,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim(name, held, made.call, source="ray", because=(of_one,))
 
 
-def _made(module: Module) -> Iterator[_Made]:
+def _created_object(module: Module) -> Iterator[_Made]:
     classes = dict(_classes(module.tree)) if "@ray.remote" in module.file.text else {}
     for imported in imports.texts_of_modules(module)[0]:
         if "ray.remote" in imported.text:

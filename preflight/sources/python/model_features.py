@@ -453,7 +453,7 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:
             continue
-        holder, made = _returned(module, latest(module, value_of(given), call))
+        holder, made = _returned_expression(module, latest(module, value_of(given), call))
         if "DeepSpeedCPUAdam" in module.file.text + holder.file.text:
             # The script chooses by whether it offloads.
             continue
@@ -472,7 +472,7 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
             return
 
 
-def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
+def _returned_expression(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
     """Return the expression of the only `return` of a called function that the program defines, with its file.
 
     Any other expression is returned unchanged.

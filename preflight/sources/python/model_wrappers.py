@@ -271,10 +271,10 @@ def _models(module: Module, call: ast.Call) -> set[str]:
 
 
 def _takes(call: ast.Call, name: str) -> bool:
-    return bool(name) and any(dotted(_moved(argument)) == name for argument in call.args)
+    return bool(name) and any(dotted(_moved_object(argument)) == name for argument in call.args)
 
 
-def _moved(expression: ast.expr) -> ast.expr:
+def _moved_object(expression: ast.expr) -> ast.expr:
     """Return the object that `model.cuda()` and the like move or convert; otherwise the expression itself."""
     while (
         isinstance(expression, ast.Call)
@@ -367,7 +367,7 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function is not None else ()
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
-    for call in _unwrapped(module, loop, backward, wrapped) if not _is_used(module, loop, wrapped) else ():
+    for call in _unwrap(module, loop, backward, wrapped) if not _is_used(module, loop, wrapped) else ():
         yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
         return
     for call in inside:
@@ -416,7 +416,7 @@ def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
     return any(dotted(node.value) in wrapped for node in module.nodes(ast.Assign))
 
 
-def _unwrapped(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:
+def _unwrap(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:
     """Yield the calls that lead from the inner model to a `backward`, if none leads there from the wrapped one."""
     assigned: list[ast.Assign | ast.AugAssign | ast.AnnAssign] = []
     for node in ast.walk(loop):

@@ -96,7 +96,7 @@ class Outline:
 
     def is_guarded(self, node: ast.AST) -> bool:
         """Return whether this is directly in the guarded part of a `try`."""
-        return id(node) in self._guarded
+        return id(node) in self._guard_of
 
     def following(self, statement: ast.AST) -> Sequence[ast.stmt]:
         """Return the later statements of the same block."""
@@ -182,7 +182,7 @@ class Outline:
         return found
 
     @functools.cached_property
-    def _guarded(self) -> frozenset[int]:
+    def _guard_of(self) -> frozenset[int]:
         blocks = self._walked.by_kind.get(ast.Try, ())
         return frozenset(id(each) for block in blocks for each in getattr(block, "body", ()))
 

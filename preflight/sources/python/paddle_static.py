@@ -254,7 +254,7 @@ def feed_claims(module: Module) -> Iterator[Claim]:
     needed = _inputs_of(module, loss, inputs)
     if not needed:
         return
-    for given, fed in _fed(module, loss, inputs):
+    for given, fed in _fed_runs(module, loss, inputs):
         missing = sorted(needed - fed)
         if missing:
             yield module.claim("inputs_not_fed", tuple(missing), given, source="paddle")
@@ -290,11 +290,11 @@ def _inputs_of(module: Module, loss: ast.expr, inputs: dict[int, str]) -> set[st
             if not key[1] or key in seen:
                 continue
             seen.add(key)
-            stack.extend(_assigned(module, key[1], function))
+            stack.extend(_assignments(module, key[1], function))
     return found
 
 
-def _assigned(module: Module, name: str, function: Function | None) -> Iterator[tuple[ast.expr, Function | None]]:
+def _assignments(module: Module, name: str, function: Function | None) -> Iterator[tuple[ast.expr, Function | None]]:
     """Yield the expressions that a variable gets its value from, each with the function that it is in."""
     for node in module.nodes(ast.Assign):
         if module.outline.function_of(node) is not function:
@@ -328,7 +328,7 @@ def _values(
     yield value, function
 
 
-def _fed(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tuple[ast.AST, set[str]]]:
+def _fed_runs(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tuple[ast.AST, set[str]]]:
     """Yield each run that fetches the loss, and each data set that trains, with the names of its inputs."""
     if any(True for _ in module.named(*_READERS[:-1])):
         return
@@ -401,10 +401,10 @@ def _input_name(module: Module, item: ast.expr | None, inputs: dict[int, str]) -
 def _sources(module: Module, item: ast.expr) -> Iterator[tuple[ast.expr, Function | None]]:
     """Yield the possible expressions of a variable, through one function that returns it."""
     name = dotted(item)
-    for value, function in _assigned(module, name, module.outline.function_of(item)) if name else ():
+    for value, function in _assignments(module, name, module.outline.function_of(item)) if name else ():
         yield value, function
         if isinstance(value, ast.Name):
-            yield from _assigned(module, value.id, function)
+            yield from _assignments(module, value.id, function)
 
 
 _FLUID = ("fluid.", "paddle.")

@@ -45,13 +45,13 @@ def claims(module: Module) -> Iterator[Claim]:
     if len(made) == 1:
         # Of several it is not known which one Fleet is given.
         yield from _settings(module, truncate(assigned.get(module.bound_to(made[0]), []), _MAX_SETTINGS, "settings"))
-    yield from _emptied(module, made, assigned)
+    yield from _emptied_degrees(module, made, assigned)
     for name in dict.fromkeys(module.bound_to(call) for call in made):
         if name:
             yield from _strategy(module, truncate(assigned.get(name, []), _MAX_SETTINGS, "settings of a strategy"))
 
 
-def _emptied(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
+def _emptied_degrees(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
     """Yield a dictionary of degrees that is given to a second strategy: the first one takes its inner settings out of
     it.
     """

@@ -220,13 +220,13 @@ def need_claims(module: Module) -> Iterator[Claim]:
     if made is not None:
         yield module.claim("script_feature", "group_made", module.tree, spelling=made.group(0), condition="")
     elif "torch" in text:
-        yield from _needed(module)
+        yield from _needs_group(module)
     if "environ" in text:
         yield from _rank_readers(module)
     yield from _calls_of_files(module)
 
 
-def _needed(module: Module) -> Iterator[Claim]:
+def _needs_group(module: Module) -> Iterator[Claim]:
     """Yield the first call that certainly runs and needs a group that the script does not make."""
     strange = sorted(set(libraries(module)) - _LIBRARIES)
     if _MAKERS & set(strange):
@@ -318,7 +318,7 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
     text = module.file.text
     if _GROUP.search(text) is None or "seed(" in text:
         return
-    for node, ports in (*_assigned(module), *_written(module)):
+    for node, ports in (*_assigned(module), *_written_value(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
         if not drawn or _reaching_ranks(module, node) is not RankSet.ALL or _has_left(module, node):
             continue
@@ -350,7 +350,7 @@ def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.
             yield node, [node.value]
 
 
-def _written(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
+def _written_value(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
     """Yield the addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
     for call in module.named("init_process_group", "init_distributed"):
         given, size = argument(call, "init_method", 1), argument(call, "world_size", 3)

@@ -89,7 +89,7 @@ def claims(module: Module) -> Iterator[Claim]:
         text = module.source(function)
         if "rank" not in text or _DIVIDES.search(text) is None:
             continue
-        found = next(_uneven(module, function, text), None)
+        found = next(_uneven_shares(module, function, text), None)
         if found is None:
             continue
         kind, place = found
@@ -307,7 +307,7 @@ def _is_strided_by_rank(module: Module, value: ast.expr) -> bool:
     return is_rank(module, part.lower)
 
 
-def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
+def _uneven_shares(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
     """Yield the kinds of uneven shares in a function, each with its location."""
     for kind, words, find in (
         ("clamp", ("min(", " > "), _clamp),
@@ -531,7 +531,7 @@ def items_of(module: Module, expression: ast.expr, depth: int = 0) -> Items | No
         whole = len(expression.generators) == 1 and not source.ifs
         return items_of(module, source.iter, depth + 1) if whole else None
     if isinstance(expression, ast.Call):
-        return _of_call(module, expression, depth)
+        return _call_claims(module, expression, depth)
     if isinstance(expression, ast.Subscript):
         setting = setting_of(module, expression)
         if setting is None or setting.node.kind is not Kind.ARRAY:
@@ -558,7 +558,7 @@ def bound_value(module: Module, name: ast.expr) -> ast.expr | None:
     return value_of(given) if given is not None else None
 
 
-def _of_call(module: Module, call: ast.Call, depth: int) -> Items | None:
+def _call_claims(module: Module, call: ast.Call, depth: int) -> Items | None:
     name = module.called(call)
     if name in ("sorted", "list", "tuple") and call.args:
         return items_of(module, call.args[0], depth + 1)

@@ -124,17 +124,17 @@ def _settings(module: Module) -> Iterator[Claim]:
     calls = [call for call in module.calls if module.called(call) in _TRAINING_ARGUMENTS]
     of_paddle = [call for call in module.calls if _OF_PADDLE.fullmatch(module.called(call))]
     if len(of_paddle) == 1:
-        yield from _stated(module, of_paddle[0], f"{SETTING_PREFIX}paddlenlp.")
+        yield from _state_argument(module, of_paddle[0], f"{SETTING_PREFIX}paddlenlp.")
     of_trl = [call for call in module.calls if _class_of_trl(module, call)]
     if len(calls) == 1:
-        yield from _stated(module, calls[0], prefix)
+        yield from _state_argument(module, calls[0], prefix)
     elif not calls and len(of_trl) == 1:
-        yield from _stated(module, of_trl[0], f"{SETTING_PREFIX}trl.")
+        yield from _state_argument(module, of_trl[0], f"{SETTING_PREFIX}trl.")
         name = _class_of_trl(module, of_trl[0])
         yield module.claim(f"{SETTING_PREFIX}trl.{CLASS}", name, of_trl[0].func, spelling=module.text(of_trl[0].func))
         if of_trl[0].args == [] and all(keyword.arg for keyword in of_trl[0].keywords):
             # TRL passes them on to TrainingArguments.
-            stated = _stated(module, of_trl[0], prefix)
+            stated = _state_argument(module, of_trl[0], prefix)
             yield from (claim for claim in stated if claim.quantity != f"{prefix}{CALL}")
 
 
@@ -164,7 +164,7 @@ def _lightning_settings(module: Module) -> Iterator[Claim]:
     for short, framework in _LIGHTNING.items():
         calls = [call for call in module.calls if _is_lightning(module.called(call), short)]
         if len(calls) == 1:
-            yield from _stated(module, calls[0], f"{SETTING_PREFIX}{framework}.")
+            yield from _state_argument(module, calls[0], f"{SETTING_PREFIX}{framework}.")
 
 
 def _is_lightning(name: str, short: str) -> bool:
@@ -177,7 +177,7 @@ def _class_of_trl(module: Module, call: ast.Call) -> str:
     return last(name) if name.partition(".")[0] == "trl" and last(name) in _TRL_CONFIGS else ""
 
 
-def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
+def _state_argument(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
     """Yield every named argument of a call, and the call itself."""
     yield module.claim(f"{prefix}{CALL}", call.args == [], call.func, spelling=module.text(call.func))
     for keyword in call.keywords:
@@ -188,14 +188,14 @@ def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
             value = Known(SECTION) if section else module.fold(keyword.value)
             claim = module.claim(f"{prefix}{keyword.arg}", value, keyword)
             yield replace(claim, span=module.span(keyword))
-            yield from _of_dictionary(module, keyword.value, f"{prefix}{keyword.arg}", claim, 0)
+            yield from _dictionary_claims(module, keyword.value, f"{prefix}{keyword.arg}", claim, 0)
 
 
 #: Dictionaries within dictionaries whose keys are settings.
 _MAX_DEPTH = 2
 
 
-def _of_dictionary(module: Module, given: ast.expr, above: str, claim: Claim, depth: int) -> Iterator[Claim]:
+def _dictionary_claims(module: Module, given: ast.expr, above: str, claim: Claim, depth: int) -> Iterator[Claim]:
     """Yield the items of a dictionary as settings."""
     written = module.definition(given)
     if not isinstance(written, ast.Dict) or depth >= _MAX_DEPTH:
@@ -204,7 +204,7 @@ def _of_dictionary(module: Module, given: ast.expr, above: str, claim: Claim, de
         if isinstance(key, ast.Constant) and isinstance(key.value, str) and not is_secret(key.value):
             folded = Known(SECTION) if isinstance(item, ast.Dict) else module.fold(item)
             yield module.claim(f"{above}.{key.value}", folded, item, condition=claim.condition)
-            yield from _of_dictionary(module, item, f"{above}.{key.value}", claim, depth + 1)
+            yield from _dictionary_claims(module, item, f"{above}.{key.value}", claim, depth + 1)
 
 
 def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim]:

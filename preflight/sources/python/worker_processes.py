@@ -200,7 +200,9 @@ def unpicklable(module: Module) -> Iterator[Claim]:
         condition = None if isinstance(count, Known) else f"{module.text(value_of(workers))} is not 0"
         for name in ("worker_init_fn", "collate_fn"):
             given = argument(call, name)
-            if given is not None and any(_is_local_function(module, each) for each in _passed(module, value_of(given))):
+            if given is not None and any(
+                _is_local_function(module, each) for each in _values_of(module, value_of(given))
+            ):
                 yield module.feature("unpicklable_for_worker", given, call, condition=condition)
                 return
 
@@ -214,7 +216,7 @@ def _is_in_spawned(module: Module, node: ast.AST) -> bool:
     )
 
 
-def _passed(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
+def _values_of(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
     """Yield an expression; for a parameter, what the calls of its function give it."""
     yield expression
     function = module.outline.function_of(expression)

@@ -191,7 +191,7 @@ def _wraps_otherwise(call: ast.Call) -> bool:
 def _attributes(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
     """Yield the first use of each attribute that the wrapper does not have."""
     seen: set[str] = set()
-    stored = _stored(module, wrapped.name)
+    stored = _stored_models(module, wrapped.name)
     for node in module.nodes(ast.Attribute):
         if dotted(node.value) != wrapped.name or not _is_hidden(node, stored, wrapped.kind) or node.attr in seen:
             continue
@@ -213,7 +213,7 @@ def _is_hidden(node: ast.Attribute, stored: frozenset[str], kind: str = "ddp") -
     return isinstance(node.ctx, ast.Load) and not known and node.attr not in stored
 
 
-def _stored(module: Module, name: str) -> frozenset[str]:
+def _stored_models(module: Module, name: str) -> frozenset[str]:
     """Return the attributes that the script itself gives to a name."""
     written = {
         str(call.args[1].value)
@@ -261,10 +261,10 @@ def _is_alone(module: Module, wrapped: _Wrapped, node: ast.AST) -> bool:
     inner, outer = _inner(module, wrapped, node), module.condition(wrapped.node)
     if exclude_each_other(inner, outer):
         return True
-    return _ALONE.search(inner) is not None or (outer != "" and re.search(_negated(outer), inner) is not None)
+    return _ALONE.search(inner) is not None or (outer != "" and re.search(_negate(outer), inner) is not None)
 
 
-def _negated(condition: str) -> str:
+def _negate(condition: str) -> str:
     """Return a pattern of the opposite of a condition."""
     return rf"\bnot \(?{re.escape(condition)}"
 
@@ -348,7 +348,7 @@ def _attributes_of_arguments(module: Module) -> Iterator[Claim]:
     for node in module.nodes(ast.Attribute) if names else ():
         if not isinstance(node.value, ast.Name) or len(joined) >= _MAX_JOINED:
             continue
-        if not _is_hidden(node, _stored(module, node.value.id)):
+        if not _is_hidden(node, _stored_models(module, node.value.id)):
             continue
         used = module.outline.function_of(node)
         key = (id(used), node.value.id)

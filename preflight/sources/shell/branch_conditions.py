@@ -388,15 +388,15 @@ def _holds_blank(text: Text) -> bool:
 
 
 def _starts_with_launcher(slot: Slot) -> bool:
-    return _LAUNCHER.match(_shown(slot) + " ") is not None
+    return _LAUNCHER.match(_format_text(slot) + " ") is not None
 
 
-def _shown(slot: Slot) -> str:
+def _format_text(slot: Slot) -> str:
     if slot.kind is Kind.ARRAY:
         return " ".join(item.known or "?" for item in slot.items)
     return slot.spelling().strip()
 
 
 def _condition(name: str, slot: Slot) -> str:
-    shown = " ".join(_shown(slot).split())
+    shown = " ".join(_format_text(slot).split())
     return f"{name} is {shown[:80]!r}" if shown else f"{name} is empty"

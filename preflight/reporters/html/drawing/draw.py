@@ -98,15 +98,15 @@ def heat_view(matrix: Matrix) -> HeatView:
         picture=None if small else _heat_picture(matrix, scale, size, lines),
         row_strips=() if small else _strips(matrix, size, lines[0], by_row=True),
         column_strips=() if small else _strips(matrix, size, lines[1], by_row=False),
-        row_names="" if small else _in_short(matrix.rows),
-        column_names="" if small else _in_short(matrix.columns),
+        row_names="" if small else _fold_names(matrix.rows),
+        column_names="" if small else _fold_names(matrix.columns),
         strip_note="" if small else _strip_note(matrix, size),
         outliers=None if small else outlier_table(matrix),
         bad=None if small else bad_pairs(matrix),
     )
 
 
-def _in_short(names: Sequence[str]) -> str:
+def _fold_names(names: Sequence[str]) -> str:
     """Return the names in folded form, or an empty string if unfolding would change their order."""
     if not all(map(is_hostname, names)):
         return ""
@@ -559,7 +559,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
         ticks=_ticks(whole),
         lanes=tuple(_lane(lane, styles, whole) for lane in shown),
         lanes_note=f"The {len(shown)} of {len(timeline.lanes):,} that ended last." if many else "",
-        by_phase=_by_phase(timeline, phases),
+        by_phase=_phase_table(timeline, phases),
         picture=_picture(timeline.lanes, styles, whole) if many and whole > 0 else None,
     )
 
@@ -600,7 +600,7 @@ def _ticks(whole: float) -> tuple[Tick, ...]:
     return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))
 
 
-def _by_phase(timeline: Timeline, phases: Sequence[str]) -> TableView:
+def _phase_table(timeline: Timeline, phases: Sequence[str]) -> TableView:
     """Build a table of the duration of each phase: median, range, and the slowest lanes."""
     took: dict[str, list[tuple[float, str]]] = {phase: [] for phase in phases}
     for lane in timeline.lanes:

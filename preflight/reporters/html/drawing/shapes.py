@@ -432,7 +432,7 @@ def table_view(table: Table) -> TableView:
     columns = tuple(ColumnView(column.name, number) for column, number in zip(table.columns, numeric, strict=True))
     units = tuple(column.unit for column in table.columns)
     single = tuple(RowView(row.subject, _cells(row, units), odd=_is_odd(row)) for row in table.rows)
-    rows = single if len(single) <= _ROWS_UNFOLDED else _folded(table.rows, numeric, units)
+    rows = single if len(single) <= _ROWS_UNFOLDED else _fold_rows(table.rows, numeric, units)
     rows = tuple(sorted(rows, key=lambda row: not row.odd))
     folded = len(rows) < len(single)
     subject = "rank" if table.rows and all(row.subject.startswith(_RANK) for row in table.rows) else "node"
@@ -470,7 +470,7 @@ def _cells(row: Row, units: Sequence[str]) -> tuple[CellView, ...]:
     )
 
 
-def _folded(rows: Sequence[Row], numeric: Sequence[bool], units: Sequence[str]) -> tuple[RowView, ...]:
+def _fold_rows(rows: Sequence[Row], numeric: Sequence[bool], units: Sequence[str]) -> tuple[RowView, ...]:
     """Fold rows that differ only in their numbers into one, with the range of each number."""
     groups = grouped((_key(row, numeric), row) for row in rows)
     return tuple(_row_view(same, units) for same in groups.values())

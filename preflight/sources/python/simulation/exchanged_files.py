@@ -45,14 +45,14 @@ def not_there(runs: Sequence[Run]) -> Iterator[Exchange]:
     """Yield files that rank 0 alone writes to the disk of its node, and the first rank of another node reads."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.place[1] == 0):
-            yield from (each for each in _exchanged(first, other) if OWN_DISKS.match(each.path))
+            yield from (each for each in _find_exchanges(first, other) if OWN_DISKS.match(each.path))
 
 
 def not_awaited(runs: Sequence[Run]) -> Iterator[Exchange]:
     """Yield files that another rank may read before rank 0 has written them, because it does not wait."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.role == first.role):
-            for each in _exchanged(first, other):
+            for each in _find_exchanges(first, other):
                 if _is_raced(each, first.events, other.events):
                     yield each
 
@@ -61,27 +61,27 @@ def not_made(runs: Sequence[Run]) -> Iterator[Exchange]:
     """Yield folders that rank 0 alone creates, and another rank may write to before."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.role == first.role):
-            theirs = {path for event in other.events for path in _made(event)}
-            made = {path: event for event in first.events for path in _made(event) if path not in theirs}
+            theirs = {path for event in other.events for path in _created_folders(event)}
+            made = {path: event for event in first.events for path in _created_folders(event) if path not in theirs}
             for event in other.events if made else ():
-                for folder in {posixpath.dirname(path) for path in _written(event)} & made.keys():
+                for folder in {posixpath.dirname(path) for path in _written_paths(event)} & made.keys():
                     each = Exchange(folder, made[folder], event)
                     if _is_raced(each, first.events, other.events):
                         yield each
 
 
-def _made(event: Event) -> Iterator[str]:
+def _created_folders(event: Event) -> Iterator[str]:
     """Yield the folders that a call makes."""
     if last(event.name) in ("makedirs", "mkdir"):
         yield from (path.rstrip("/") for path in _texts(event, 1))
 
 
-def _exchanged(first: Run, other: Run) -> Iterator[Exchange]:
+def _find_exchanges(first: Run, other: Run) -> Iterator[Exchange]:
     written: dict[str, Event] = {}
     for event in first.events:
-        for path in _written(event):
+        for path in _written_paths(event):
             written.setdefault(path, event)
-    theirs = {path for event in other.events for path in _written(event)}
+    theirs = {path for event in other.events for path in _written_paths(event)}
     for event in other.events:
         for path in _read(event):
             if path in written and path not in theirs:
@@ -106,7 +106,7 @@ def _place(event: Event) -> tuple[str, int, int]:
     return event.file.path, event.node.lineno, event.node.col_offset
 
 
-def _written(event: Event) -> Iterator[str]:
+def _written_paths(event: Event) -> Iterator[str]:
     """Yield the paths that a call writes."""
     if event.name == "builtins.open" and _MODES.search(_mode(event)):
         yield from _texts(event, 1)

@@ -118,7 +118,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     Args:
         derived: the job with the numbers of its ranks.
     """
-    launches = job.launches or tuple(_unlaunched(job))
+    launches = job.launches or tuple(_launch_stand_ins(job))
     runs = runs_of(derived, launches, files_of)
     by_id = {launch.id: launch for launch in job.launches}
     own = {
@@ -159,7 +159,7 @@ def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
     )
 
 
-def _unlaunched(job: Job) -> Iterator[Launch]:
+def _launch_stand_ins(job: Job) -> Iterator[Launch]:
     """Yield a stand-in for the launch of a script that no file starts; its line and its ranks are unknown."""
     for file in job.files[:1]:
         if file.path.endswith(".py") and any(claim.quantity in _OF_SEVERAL_RANKS for claim in job.claims):
@@ -294,7 +294,7 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
     yield from _partings(job, launch, runs)
-    yield from _undivided(job, launch, runs[-1])
+    yield from _undivided_claims(job, launch, runs[-1])
     for event in runs[-1].events:
         if divides_twice(event):
             claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
@@ -302,7 +302,7 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
     yield from _written_on_each_node(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
-    yield from _spawned(job, launch, runs[-1])
+    yield from _spawned_launches(job, launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
     for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
         feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
@@ -314,7 +314,7 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
         because = replace(because, value=Known(True), condition=_UNSURE if divided.doubt > 1 else "")
         early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
         yield replace(early, because=(because,))
-    yield from _unfrozen(launch, runs[-1])
+    yield from _unfrozen_claims(launch, runs[-1])
     if not launch.launcher:
         if runs[-1].is_complete:
             yield from _function_claims(job, launch, runs, files)
@@ -327,9 +327,9 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
         why = f"{launch.program} cannot be followed to its end"
         yield _not_followed(script, launch, why)
         yield replace(_claim("program_followed", "", script, _start(script), launch), value=Unresolved(why))
-        yield from _of_one_branch(runs[-1], why, launch)
+        yield from _branch_claims(runs[-1], why, launch)
         if failure is not None:
-            yield from _of_calls(job, launch, runs)
+            yield from _call_claims(job, launch, runs)
         return
     if any(each.is_wrapped for each in runs):
         yield _claim("program_followed", launch.program, script, _start(script), launch)
@@ -342,7 +342,7 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
     yield from _function_claims(job, launch, runs, files)
-    yield from _of_lone_rank(job, launch, runs)
+    yield from _lone_rank_claims(job, launch, runs)
 
 
 def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
@@ -359,7 +359,7 @@ def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
             return
 
 
-def _spawned(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
+def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
     """Yield the processes that each process of the launch starts, where the text of the script does not show them."""
     is_shown = bool(job.about("spawned_processes", launch.scope))
     for event in found.events:
@@ -382,7 +382,7 @@ def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
         yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
 
 
-def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
+def _unfrozen_claims(launch: Launch, found: Run) -> Iterator[Claim]:
     """Yield parameters that are put back into training, and the wrapping that has missed them."""
     wraps = [at for at, event in enumerate(found.events) if event.name.endswith(WRAPPERS)]
     for switch, before, missed in unfrozen(found.switches, wraps):
@@ -397,7 +397,7 @@ def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
         yield claim
 
 
-def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+def _call_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """Yield the settings of calls."""
 
     def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
@@ -413,7 +413,7 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
 def _function_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
     """Yield claims from the functions of modules that a program calls, and from the calls that it reaches."""
     shown = list(_module_claims(job, launch, runs, files))
-    calls = list(_of_calls(replace(job, claims=(*job.claims, *shown)), launch, runs))
+    calls = list(_call_claims(replace(job, claims=(*job.claims, *shown)), launch, runs))
     better = {call_settings.place_of(claim.quantity, claim.span) for claim in calls}
     yield from (claim for claim in shown if call_settings.place_of(claim.quantity, claim.span) not in better)
     yield from calls
@@ -469,7 +469,7 @@ def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int
     return found
 
 
-def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+def _lone_rank_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """Yield the collective that some ranks do not reach: claims of the script's source about it become certain."""
     for other in [each for each in runs[1:] if each.role == runs[0].role and not each.is_of_any]:
         gathers = {claim.span for claim in job.about("guarded_gather")}
@@ -479,11 +479,11 @@ def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Cla
             yield replace(shown, value=Known(True))
             return
         if event is not None and not _is_known(job, launch):
-            yield _of_guard(event, next(iter(_deciding(event, runs[0], other)), None), launch)
+            yield _guard_claim(event, next(iter(_deciding(event, runs[0], other)), None), launch)
             return
 
 
-def _of_one_branch(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
+def _branch_claims(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
     """Yield the collectives that some ranks may make alone in a program that is not followed to where the others may
     join.
     """
@@ -506,7 +506,7 @@ def _deciding(event: Event, *runs: Run) -> Iterator[Guard]:
             yield guard
 
 
-def _of_guard(event: Event, guard: Guard | None, launch: Launch) -> Claim:
+def _guard_claim(event: Event, guard: Guard | None, launch: Launch) -> Claim:
     """Return the claim that a rank makes a collective alone, at the call under the condition that allows it."""
     if guard is None:
         return _claim("script_feature", ALONE, event.file, event.node, launch)
@@ -552,7 +552,7 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
         yield replace(claim, spelling=written, because=(step,))
 
 
-def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
+def _undivided_claims(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
     """Yield the data that every rank reads whole, where the text of the script does not show them."""
     known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
     for event, method in run.undivided:
