@@ -98,12 +98,12 @@ HISTORY: Callable[[F], F] = combine(
         help="Remove older runs from the history: 180d, or all but the newest 500runs. Default: keep all.",
     ),
 )
-#: What follows for the scheduler of the nodes.
+#: Actions in the scheduler of the nodes.
 ACT: Callable[[F], F] = combine(
     click.option(
         "--act-on",
         type=click.Choice(["slurm", "kubernetes"]),
-        help="What manages the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
+        help="Scheduler of the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
     ),
     click.option("--act", is_flag=True, help="Run these commands."),
     click.option(
@@ -129,8 +129,8 @@ BACKUP = click.option(
 PROFILE_MODEL = click.option(
     "--profile-model",
     is_flag=True,
-    help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and say how long a step "
-    "of the job would communicate.",
+    help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and report how long a "
+    "step of the job would communicate.",
 )
 BACKEND = click.option(
     "--smoke-backend",

@@ -297,7 +297,7 @@ def act_on(
         scheduler: `slurm` or `kubernetes`.
         really: whether the commands are run.
         at_most: the largest share of nodes out of service by preflight.
-        say: gets each line for the user.
+        say: receives each line for the user.
         log_file: gets a line of JSON for each decision to change something, and for each command that ran.
 
     Raises:

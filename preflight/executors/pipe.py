@@ -47,7 +47,7 @@ CLOSE_S = 2.0
 _STDERR_BYTES = 8192
 #: Number of characters printed before the agent started that are kept for the reason of a failure.
 _NOISE_BYTES = 2048
-#: At a time-out the message quotes so many of the last lines, and so much of them.
+#: Number of last lines, and of their characters, that the message about a timeout quotes.
 _PRINTED_LINES, _PRINTED_CHARACTERS = 3, 300
 #: The exit code of ssh when the connection is lost.
 _SSH_FAILED = 255
@@ -193,7 +193,7 @@ class PipeChannel:
 
     def error_tail(self) -> str:
         """Return the end of the transport's standard error."""
-        # The end of its output may be noticed before the loop has read the last of it.
+        # The end of the output may be noticed before the loop has read its last part.
         if not self._errors_ended:
             self._read_errors()
         return self._stderr.decode("utf-8", "replace").strip()

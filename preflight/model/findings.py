@@ -80,13 +80,13 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was observed on a node (or without a node) and what was expected.
+    """An observation on a node (or without a node), and the expected value.
 
     `fact` is the probe; `command` lets a person reproduce the observation; `at_s` counts from the run's start.
 
     Args:
-        observed: what was seen.
-        expected: what should have been.
+        observed: the observed value.
+        expected: the expected value.
         node: where it was observed; empty for no particular node.
     """
 
@@ -191,7 +191,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     nodes: tuple[str, ...] = ()
     remedy: str = ""
-    #: Why it does not count, and what suppresses it.
+    #: Why the finding does not count, and the kind of suppression.
     suppression: str = ""
     suppressed_by: str = ""
     fix: Fix | None = None

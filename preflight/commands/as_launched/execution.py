@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between SIGTERM and SIGKILL, in which ranks report whom they wait for.
+#: Seconds between SIGTERM and SIGKILL, for ranks to report whom they wait for.
 _TERM_GRACE_S = 8.0
 _OUTPUT_EVERY_S = 0.2
 #: Time that ranks need to detect and report that another rank has ended.

@@ -148,7 +148,7 @@ def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
 
 
 def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> None:
-    """Raise Refusal if one of these launches starts parameter servers, for which the trainer has no ranks."""
+    """Raise Refusal if one of these launches starts parameter servers, because the trainer has no ranks for them."""
     for launch in replaced:
         for job in jobs:
             scopes = [item.scope for item in job.launches if item.id == launch.launch]
@@ -163,7 +163,7 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
     """Return the number of ranks that a program spawns, or `gpus` if it spawns one for each GPU of its machine.
 
     Raises:
-        Refusal: the job's files do not tell.
+        Refusal: the job's files do not state it.
     """
     for job in jobs:
         for scope in (item.scope for item in job.launches if item.id == launch.launch):

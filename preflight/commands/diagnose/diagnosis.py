@@ -231,7 +231,7 @@ class Diagnosis:
         suspect: a process to examine, if there is no cause.
         last_words: the last lines that look like errors, if there is no cause.
         survived: errors after which the run continued.
-        completion: the line that says that the run completed; None if it failed later, or no line says so.
+        completion: the line that reports the completed run; None if the run failed later, or no line reports it.
     """
 
     version: str

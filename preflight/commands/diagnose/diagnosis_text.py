@@ -79,7 +79,7 @@ def _other(sheet: Sheet, cause: Cause) -> None:
 
 
 _WITHOUT_CAUSE = {
-    Answer.UNKNOWN: "the run failed, and no line of these logs says why",
+    Answer.UNKNOWN: "the run failed, and no line of these logs gives a reason",
     Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
     "without a message, or have more logs than these",
     Answer.NO_RUN: "no sign of a training run: these logs name no launcher, no framework and no rank",

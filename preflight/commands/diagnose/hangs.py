@@ -19,7 +19,7 @@ Kind = Literal["missing", "stuck", "order", "other", "sizes"]
 
 #: Operations in which ranks may pass tensors of different sizes.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
-#: Collectives of one group in which ranks wait, at most; a job has one or two.
+#: Largest number of collectives of one group that ranks wait in; a job has one or two.
 _MAX_NUMBERS = 1000
 #: Largest number of ranks that are described one by one.
 MAX_DESCRIBED = 16

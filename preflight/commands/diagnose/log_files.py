@@ -148,9 +148,9 @@ def chunks(found: LogFile, given: IO[bytes] | None, reading: ReadState) -> Itera
         with regular_file.open_regular(found.path) as raw:
             yield from _file_pieces(raw, reading)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        reading.problem = f"the compressed data is truncated or damaged ({error}); what came before was read"
+        reading.problem = f"the compressed data is truncated or damaged ({error}); the data before that was read"
     except TimeoutError as error:
-        reading.problem = f"{error}; what came before was read" if reading.size_bytes else str(error)
+        reading.problem = f"{error}; the data before that was read" if reading.size_bytes else str(error)
     except OSError as error:
         reading.problem = f"cannot be read: {error.strerror or error}"
 

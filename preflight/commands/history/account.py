@@ -247,7 +247,7 @@ def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -
         if change.name in SOFTWARE:
             what = (change.name, change.before, change.after)
             found.setdefault((group_of[change.node], what), {})[change.node] = change.run
-    # What changed on the same nodes in the same runs cannot be told apart.
+    # Changes on the same nodes in the same runs cannot be told apart.
     same = grouped(((group, tuple(sorted(runs.items()))), what) for (group, what), runs in found.items())
     updates = [Update(group, tuple(sorted(several)), dict(runs)) for (group, runs), several in same.items()]
     return sorted(updates, key=lambda item: (item.group, item.what))

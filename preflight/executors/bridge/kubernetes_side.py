@@ -595,7 +595,7 @@ def _grant(message: str) -> str:
 
 
 def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
-    # urllib3 wraps one error into another; the innermost is what happened.
+    # urllib3 wraps one error into another; the innermost is the cause.
     inner = re.findall(r"Caused by \w+\((.*)\)", message)
     last = (inner[-1] if inner else message).strip()
     last = re.sub(r"<[^>]*>:?\s*|^[\"']|[\"']$", "", last)

@@ -177,17 +177,13 @@ def _judge_files(
             return Judgement(True, result="not-a-job")
         warnings.append(shown.line("preflight did not judge this object: it recognised no launch of ranks in it"))
     missing = [
-        shown.line(
-            f"preflight could not read {read.reference.words}, so what depends on it was not judged: {read.problem}"
-        )
+        shown.line(f"preflight could not read {read.reference.words}, so dependent rules were skipped: {read.problem}")
         for read in reads or ()
         if read.problem
     ]
     if reads is None and (unread := sorted(references_of([own], [value], namespace))):
         names = join_some([reference.words for reference in unread], _MAX_NAMED)
-        missing.append(
-            shown.line(f"preflight has no access to the cluster, so what depends on these was not judged: {names}")
-        )
+        missing.append(shown.line(f"preflight has no access to the cluster, so dependent rules were skipped: {names}"))
     warnings.extend(missing)
     result = "refused" if refused else "warned" if findings else "undecided" if warnings else "passed"
     message = _message(refused) if refused else ""

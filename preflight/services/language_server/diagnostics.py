@@ -441,7 +441,7 @@ def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[C
         between = written[column - 1 : max(nearest - 1, 0)]
         if (":" in between or "=" in between) and "," not in between:
             found += [claim for claim in after if claim.span.column == nearest]
-    # A key of a framework is often a quantity, too, which says more and can be set elsewhere.
+    # A framework's key is often also a quantity, which is more informative and can be set elsewhere.
     named = [claim for claim in found if _is_named(claim)] or [one for one in found if not _is_aside(one)]
     smallest = min(map(_size, named), default=None)
     return list({claim.quantity: claim for claim in named if _size(claim) == smallest}.values())

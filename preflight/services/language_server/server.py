@@ -49,7 +49,7 @@ IDLE_PAUSE_S = 0.3
 JOB_DEADLINE_S, FOLDER_DEADLINE_S, ANSWER_DEADLINE_S = 20.0, 120.0, 10.0
 #: First bytes of every message, whichever header comes first.
 _FIRST_BYTES = b"Content-"
-#: Files that decide what is read in a folder.
+#: Files that determine which files of a folder are read.
 _DECIDING = frozenset((".gitignore", "preflight.toml", "pyproject.toml"))
 
 
@@ -98,7 +98,7 @@ class Server(LanguageServer):
         self._stop_job = threading.Event()
         self._loop_task: asyncio.Task[None] | None = None
 
-    # --- what the editor says ---
+    # --- notifications from the editor ---
 
     def start_judging(self) -> None:
         """Start judging in the background; called in the event loop, when the editor is ready."""
