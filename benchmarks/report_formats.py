@@ -63,7 +63,7 @@ def main() -> int:
 def measure_format(name: str, file: Path) -> tuple[float, float, float, float]:
     """Wall seconds, processor seconds, peak resident MiB and MB written, of this format in this process."""
     report = api.judge(file)
-    reporter = registry.named(registry.REPORTERS, name)
+    reporter = registry.load_named(registry.REPORTERS, name)
     began, spent = time.perf_counter(), time.process_time()
     data = reporter.render(report, Style())
     wall_s, cpu_s = time.perf_counter() - began, time.process_time() - spent

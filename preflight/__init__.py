@@ -61,7 +61,7 @@ _HOMES = {
 if not TYPE_CHECKING:
 
     def __getattr__(name):
-        """The command, or a class of its arguments or result, loaded on first access."""
+        """Return the command, or a class of its arguments or result, loaded on first access."""
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module 'preflight' has no attribute {name!r}")
@@ -71,5 +71,5 @@ if not TYPE_CHECKING:
         return found
 
     def __dir__():
-        """All names, also for the interpreter's hints about a misspelt one."""
+        """Return all names, also for the interpreter's hints about a misspelt one."""
         return sorted(__all__)

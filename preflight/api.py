@@ -23,7 +23,7 @@ from preflight.model.progress import Progress, delayed, ignore
 from preflight.model.recording import Configuration, Recording
 from preflight.plugins import registry
 from preflight.plugins.authoring import Check
-from preflight.plugins.installed import broken_for, checks_for, configured, plugins, rules_for
+from preflight.plugins.installed import broken_for, check_names, checks_for, plugins, rules_for
 
 if TYPE_CHECKING:
     from preflight._util.cache import Cache
@@ -79,9 +79,9 @@ def lint(
         invalid exclude pattern; a file of `plugins` or `site_rules` cannot be used; `since` is not a commit of this
         repository, or `given` is set as well.
     """
-    with _extended(configuration, plugins, site_rules, set) as extended:
-        wanted = configured(extended, lambda: rules_for(extended))
-        top, chosen = resolve_paths(_listed(paths), root, given)
+    with _extend_configuration(configuration, plugins, site_rules, set) as extended:
+        wanted = check_names(extended, lambda: rules_for(extended))
+        top, chosen = resolve_paths(_as_list(paths), root, given)
         with running():
             if since:
                 from preflight.commands.since import lint_since
@@ -93,13 +93,13 @@ def lint(
             return _lint(top, chosen, wanted, None if given or set else cache, given, jobs, progress)
 
 
-def _listed(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """The paths as a list, also if there is only one."""
+def _as_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    """Return the paths as a list, even if only one is given."""
     return [paths] if isinstance(paths, str | Path) else paths
 
 
 @contextmanager
-def _extended(
+def _extend_configuration(
     configuration: Configuration | None,
     plugins: Sequence[str | Path],
     site_rules: Sequence[str | Path],
@@ -112,7 +112,7 @@ def _extended(
     """
     with ExitStack() as stack:
         if plugins:
-            stack.enter_context(registry.added_plugin_files([Path(path) for path in _listed(plugins)]))
+            stack.enter_context(registry.added_plugin_files([Path(path) for path in _as_list(plugins)]))
         if variables:
             from preflight.sources.base import set_variables
 
@@ -120,7 +120,7 @@ def _extended(
         if site_rules:
             from preflight.plugins.site.loader import load
 
-            site = load([Path(path) for path in _listed(site_rules)])
+            site = load([Path(path) for path in _as_list(site_rules)])
             own = configuration or Configuration()
             configuration = replace(
                 own, site_rules=(*own.site_rules, *site.rules), site_checks=(*own.site_checks, *site.checks)
@@ -173,11 +173,11 @@ def change_report(
     configuration: Configuration | None = None,
     head: str = "",
 ) -> ChangeReport:
-    """What a change does to the jobs in `paths`: new findings, and what changes for the ranks. Nothing is executed.
+    """Return the effect of a change on the jobs in `paths`: new findings, and changes for the ranks. Nothing is
+    executed.
 
     Args:
-        since: the branch or commit that the change is for. It is compared with the last commit that both have in
-            common.
+        since: the target branch or commit of the change. The base is the last commit that both have in common.
         root, configuration: as for `lint`.
         head: the last commit of the change. If the working tree is its merge into `since`, as CI checks it out, the
             other parent of that merge is the base.
@@ -188,7 +188,7 @@ def change_report(
     from preflight.commands.comment import change_report as make
     from preflight.sources.discovery.git_revision import commit_of
 
-    wanted = configured(configuration, lambda: rules_for(configuration))
+    wanted = check_names(configuration, lambda: rules_for(configuration))
     top, chosen = resolve_paths(paths, root, None)
     is_merge = bool(head) and commit_of(top, "HEAD^2") == head
     with running():
@@ -225,12 +225,12 @@ def plan(
     from preflight.sources.base import defaults_assumed, set_variables
 
     with set_variables(variables or {}), defaults_assumed() as assumed:
-        jobs = jobs_in(_listed(paths), root=root)
+        jobs = jobs_in(_as_list(paths), root=root)
     return plan_of(jobs, given=variables, assumed=assumed, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def usable_cpus() -> int:
-    """The number of processes that can read files at the same time on this machine."""
+    """Return the number of processes that can read files at the same time on this machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -250,13 +250,13 @@ def check(
     """
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
-        found, left_out = read_jobs(_listed(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
+        settings = check_names(configuration, lambda: (*rules_for(configuration), *checks_for(configuration)))
+        found, left_out = read_jobs(_as_list(paths), root=root, exclude=settings.exclude, progress=delayed(progress))
         jobs = _limit_jobs(found)
         check_server_options(options.smoke, jobs, has_files=True)
-        return _loaded("check", jobs, settings, options, left_out)
+        return _load_jobs("check", jobs, settings, options, left_out)
 
-    return _run("check", options, load_jobs, progress, resolve_paths(_listed(paths), root, None)[0])
+    return _run("check", options, load_jobs, progress, resolve_paths(_as_list(paths), root, None)[0])
 
 
 def smoke(
@@ -278,7 +278,7 @@ def smoke(
             the job, or `configuration` names an unknown check.
     """
     requested = options.smoke
-    paths = _listed(paths)
+    paths = _as_list(paths)
     if paths and (requested.servers or requested.workers):
         raise UsageError("--servers and --workers are only valid without PATHS; the job's files set these numbers")
     if not paths and not options.python:
@@ -289,7 +289,7 @@ def smoke(
         )
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(
+        settings = check_names(
             configuration, lambda: [check for check in checks_for(configuration) if check.when == SMOKE]
         )
         if paths:
@@ -297,7 +297,7 @@ def smoke(
         else:
             jobs = (job_of(requested),)
         check_server_options(requested, jobs, has_files=bool(paths))
-        return _loaded(SMOKE, jobs, settings, options)
+        return _load_jobs(SMOKE, jobs, settings, options)
 
     return _run(SMOKE, options, load_jobs, progress, resolve_paths(paths, root, None)[0])
 
@@ -313,7 +313,7 @@ def nodes(
     """Check nodes and the links between them without a job, and judge the recording.
 
     Args:
-        requirements: what every node must have: `gpus=8`, `driver>=535`, as `preflight nodes --expect` takes them.
+        requirements: requirements on every node: `gpus=8`, `driver>=535`, as for `preflight nodes --expect`.
         golden: a node whose properties all others must have; or one in a saved recording, as `FILE` or `FILE:NODE`.
 
     Raises:
@@ -334,14 +334,14 @@ def nodes(
         raise UsageError("without a job the Python interpreter of the ranks is unknown; pass --python PATH")
 
     def load_jobs(progress: Progress) -> LoadedJobs:
-        settings = configured(configuration, lambda: checks_for(configuration))
-        return _loaded(NODES, (job,), settings, options)
+        settings = check_names(configuration, lambda: checks_for(configuration))
+        return _load_jobs(NODES, (job,), settings, options)
 
     return _run(NODES, options, load_jobs, progress, Path())
 
 
 def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-    """The jobs. Raises UsageError if there are more than MAX_JOBS."""
+    """Return the jobs. Raises UsageError if there are more than MAX_JOBS."""
     if len(jobs) > MAX_JOBS:
         some = ", ".join(job.name for job in jobs[:3])
         raise UsageError(
@@ -351,7 +351,7 @@ def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     return jobs
 
 
-def _loaded(
+def _load_jobs(
     command: str,
     jobs: tuple[Job, ...],
     configuration: Configuration,
@@ -413,7 +413,7 @@ def diagnose(
     from preflight.commands.diagnose.scan import known
 
     table = known([Path(path) for path in symptoms])
-    return read(_listed(logs), table, _pointers, version=__version__, given=given, progress=progress)
+    return read(_as_list(logs), table, _pointers, version=__version__, given=given, progress=progress)
 
 
 def diff(
@@ -455,26 +455,26 @@ def _name_of(given: Report | Recording | str | Path, default: str) -> str:
 
 
 def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequence[str | Path] = ()) -> Account:
-    """What the runs of a database show together.
+    """Return the account of the runs in a database.
 
     Args:
         address: `sqlite:///FILE` or `postgresql://HOST/NAME`.
         days: only the runs of this many days before the newest one; None for all.
-        hosts: only what concerns these nodes, as names or ranges (`node[1-4]`).
-        add: recordings and reports that are added first; one that is known is not added again.
+        hosts: only stories about these nodes, as names or ranges (`node[1-4]`).
+        add: recordings and reports that are added first; a known one is not added again.
 
     Raises:
-        UsageError: the database or a file cannot be read, or a run cannot be kept.
+        UsageError: the database or a file cannot be read, or a run cannot be stored.
     """
     from preflight._util.hostnames import expand_hosts
-    from preflight.commands.history.account import account_of, concerning
+    from preflight.commands.history.account import account_of, restrict_to
     from preflight.commands.history.database import open_database
     from preflight.commands.history.past import add_run, load_past, why_not_kept
 
     reports = [(str(path), _report_of(path)) for path in add]
     for name, found in reports:
         if why := why_not_kept(found):
-            raise UsageError(f"--add {name}: the history does not keep this run: {why}")
+            raise UsageError(f"--add {name}: the history does not store this run: {why}")
     try:
         names = frozenset(expand_hosts(hosts)) if hosts else frozenset()
     except ValueError as error:
@@ -486,34 +486,34 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
         account = account_of(load_past(database, days=days), database.label)
     finally:
         database.close()
-    return concerning(account, names) if names else account
+    return restrict_to(account, names) if names else account
 
 
 def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
-    """The rules and checks with these ids, to which a diagnosis refers."""
+    """Return the rules and checks with these ids, for links from a diagnosis."""
     from preflight.commands.diagnose.diagnosis import Pointer
 
     return {
         item.meta.id: Pointer(item.meta.id, item.meta.name, item.when if isinstance(item, Check) else "lint")
-        for item in registry.stating(ids)
+        for item in registry.items_with_ids(ids)
     }
 
 
 def crashed(error: BaseException, *, verb: str) -> Report:
-    """The report of a run of the command `verb` that a bug in preflight ended; its exit code is 5."""
+    """Return the report of a run of the command `verb` that a bug in preflight ended; its exit code is 5."""
     return report.crashed(error, verb=verb, created=now(), version=__version__)
 
 
 def configure(
     choices: Choices, paths: Sequence[str | Path], *, root: str | Path | None = None, read_baseline: bool = True
 ) -> Chosen:
-    """The configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
+    """Return the configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
 
     The search for that file starts at the folder that contains all paths, and goes up to `root` or the top of the
     repository.
 
     Raises:
-        UsageError: the file cannot be used, or something has an unknown name.
+        UsageError: the file cannot be used, or contains an unknown name.
     """
     from preflight.config.resolve import choose
 
@@ -521,19 +521,18 @@ def configure(
     folders = [folder_of(path) for path in named]
     start = Path(os.path.commonpath(folders))
     here = root_of(named, root)
-    # The search goes up from the root and not from the paths: a submodule is a separate repository, and not the
-    # protected one.
+    # The search goes up from the root, not from the paths: a submodule is a separate repository, not the protected one.
     top = here if root is not None else repository_of(here)
     return choose(choices, here, start, top, read_baseline=read_baseline)
 
 
 def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> FixPlan:
-    """The edits that would fix the findings of a report over `paths`. Nothing is written yet."""
+    """Return the edits that would fix the findings of a report over `paths`. Nothing is written yet."""
     from preflight.commands.fix import Files, plan
 
     return plan(report, Files(root_of(paths, root)), unsafe=unsafe)
 
 
 def now() -> str:
-    """The current time in the format of recordings: ISO 8601 with the local offset."""
+    """Return the current time in the format of recordings: ISO 8601 with the local offset."""
     return datetime.now(timezone.utc).astimezone().isoformat(timespec="seconds")

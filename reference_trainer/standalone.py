@@ -42,7 +42,7 @@ _NUMBERS = ("timeout_s", "deadline_s", "steps")
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The settings: from the variables, otherwise from the file, otherwise the defaults.
+    """Return the settings: from the variables, otherwise from the file, otherwise the defaults.
 
     Raises ValueError for an invalid number.
     """
@@ -185,7 +185,7 @@ class Run:
 
 
 def faults_of(report: RankReport) -> list[str]:
-    """The faults in one rank's results, as sentences; with the same limits as in the head's checks."""
+    """Return the faults in one rank's results, as sentences; with the same limits as in the head's checks."""
     found = [
         "%s is wrong in %d of %d elements: %s" % (each.operation, each.wrong, each.elements, each.explanation)
         for each in report.mismatches[:5]
@@ -207,14 +207,18 @@ def faults_of(report: RankReport) -> list[str]:
 
 
 def _framework(launcher: str) -> dict[str, str]:
-    """Ranks of Paddle's launcher train with paddle if their interpreter has it; all others, and those, with torch."""
+    """Return ranks of Paddle's launcher train with paddle if their interpreter has it; all others, and those, with
+    torch.
+    """
     import importlib.util
 
     return {"framework": "paddle"} if launcher == "paddle" and importlib.util.find_spec("paddle") is not None else {}
 
 
 def _event_stream(options: dict[str, Any], place: launcher_environment.LaunchedRank) -> TextIO | None:
-    """The destination of the rank's events as JSON lines: standard error, a file beside the report, or nowhere."""
+    """Return the destination of the rank's events as JSON lines: standard error, a file beside the report, or
+    nowhere.
+    """
     if options.get("events") == "stderr":
         return sys.stderr
     if not options.get("report_dir"):

@@ -109,7 +109,7 @@ def reports(found: list[Context], root: Path) -> Iterator[tuple[str, bytes]]:
     yield "cache", b"".join(path.read_bytes() for path in (root / "cache").iterdir())
     yield "recording", save(Recording(jobs=jobs, created="2026-01-01T00:00:00+00:00", tool_version="1"))
     events = EventBuilder()
-    yield "report events", b"".join(to_bytes(event, indent=None) for event in events.of_report(report))
+    yield "report events", b"".join(to_bytes(event, indent=None) for event in events.report_events(report))
 
 
 @pytest.mark.parametrize(("table", "prefix"), TABLES)
@@ -169,7 +169,7 @@ def test_no_diagnosis_or_event_contains_a_secret(table: str, prefix: str, tmp_pa
         log.write_text(context.text + "\nRuntimeError: CUDA error: out of memory\n" + context.text)
         outputs[f"diagnosis {number}"] = to_bytes(api.diagnose([log]), indent=None)
         if context.place in ("log", "shell", "arguments"):
-            note = EventBuilder().of_step(Step("gather", note=context.text))
+            note = EventBuilder().step_events(Step("gather", note=context.text))
             outputs[f"events {number}"] = b"".join(to_bytes(event, indent=None) for event in note)
     assert leaked(found, outputs) == []
 

@@ -273,7 +273,7 @@ def backend_claims(job: Job) -> tuple[Claim, ...]:
 @memoize
 def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
     """Return the backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
-    return model_size.asked_backend(job, scopes(job))
+    return model_size.requested_backend(job, scopes(job))
 
 
 @memoize

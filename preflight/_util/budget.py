@@ -93,7 +93,7 @@ class Section:
 
     @property
     def steps(self) -> int:
-        """Steps used so far."""
+        """Return the number of steps used so far."""
         return self.steps_limit - self.steps_left
 
 
@@ -135,7 +135,7 @@ class Budget:
         self.ticks_run = round(self.limits.seconds_run / _TICK_S)
 
     def refill(self) -> None:
-        """Refill the pool: work spent on reading must not reduce the budget for judging."""
+        """Refill the pool, so that reading does not reduce the budget for judging."""
         self.steps_pool = self.limits.steps_pool
         self.ticks_pool = round(self.limits.judging_seconds_pool / _TICK_S)
         self.ticks_run = round(self.limits.judging_seconds_run / _TICK_S)
@@ -145,7 +145,7 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no further section can be opened, because the run has used up its CPU time or memory."""
+        """Return whether no further section can be opened, because the run has used up its CPU time or memory."""
         if self._is_full and resident_bytes() <= self._memory_limit:
             self._is_full = False
         return bool(self._spent) or self._is_full
@@ -174,7 +174,7 @@ class Budget:
         self.ticks_pool = max(0, self.ticks_pool - max(0, section.ticks - self._fair_ticks(size_bytes)))
 
     def allows(self, steps: int, ticks: int, size_bytes: int = 0) -> bool:
-        """Charge the usage of another process; False if there is not enough left."""
+        """Charge the usage of another process. Returns False if the budget is not sufficient."""
         section = self.open(size_bytes)
         self.ticks_run -= ticks
         enough = steps <= section.steps_limit and ticks <= section.ticks_limit
@@ -191,7 +191,8 @@ class Budget:
     def attempt(self, work: Callable[[], T], size_bytes: int = 0) -> T:
         """Run `work` in a section for input of this size and return its result.
 
-        Raises: BudgetExceeded: it takes more than the budget. Partial results are lost.
+        Raises:
+            BudgetExceeded: `work` exceeds the budget. Partial results are lost.
         """
         if self._spent or self._is_full:
             self.last = (0, 0)
@@ -235,7 +236,7 @@ class Budget:
                 _discard_interrupt()
 
     def charge_ticks(self, ticks: int = 1) -> BudgetExceeded | None:
-        """The resource that the current section has exceeded, after this much more time."""
+        """Return the resource that the current section has exceeded, after this much more time."""
         self.ticks_run -= ticks
         if self.ticks_run < 0 and not self._spent:
             self._spent = "more CPU time than is left for this run"
@@ -258,15 +259,15 @@ class Budget:
         self._memory_start = resident_bytes()
         self._limit_memory(self.limits.memory_bytes)
         try:
-            with _by_signal(self) if _signal_is_free() else _by_thread(self):
+            with _check_by_signal(self) if _signal_is_free() else _check_by_thread(self):
                 yield self
         finally:
             _RUN.reset(token)
 
     def continue_in_child(self, memory_bytes: int, children: int) -> None:
-        """Watch this process, one of several forks: it inherits the signal handler but not the timer.
+        """Watch this process, one of several forks: a fork inherits the signal handler but not the timer.
 
-        The processes share the remaining time, so that together they take no more than one would.
+        The processes share the remaining time, so that together they take no more than one process would.
         """
         self._section = None
         self.ticks_pool //= children
@@ -278,13 +279,13 @@ class Budget:
 
 
 def current() -> Budget:
-    """The budget of the current run; a new one if there is none."""
+    """Return the budget of the current run; a new one if there is none."""
     return _RUN.get() or Budget()
 
 
 @contextmanager
 def running() -> Iterator[Budget]:
-    """The budget of the current run; if there is none, start a run here."""
+    """Yield the budget of the current run; if there is none, start a run here."""
     known = _RUN.get()
     if known is not None:
         yield known
@@ -307,7 +308,7 @@ def spend(steps: int = 1) -> None:
 
 
 def note_skipped(description: str) -> None:
-    """Record that part of the current file is skipped, in words that follow its name.
+    """Record that part of the current file is skipped, in words that follow the file's name.
 
     A reader's limit that drops content calls this: a file that was not read completely is not judged.
     """
@@ -317,14 +318,14 @@ def note_skipped(description: str) -> None:
 
 
 def truncate(items: Sequence[T], limit: int, kind: str) -> Sequence[T]:
-    """The first `limit` of the items; records that others were skipped (`kind`: what they are)."""
+    """Return the first `limit` of the items. If items are dropped, record that, with `kind` as their description."""
     if len(items) > limit:
         note_skipped(f"only the first {limit} of {len(items)} {kind} were read")
     return items[:limit]
 
 
 def left_out() -> tuple[str, ...]:
-    """The parts recorded as skipped in the current section."""
+    """Return the parts recorded as skipped in the current section."""
     section = _SECTION.get()
     return tuple(section.left_out) if section is not None else ()
 
@@ -336,7 +337,7 @@ def free_memory_after(exceeded: BudgetExceeded) -> None:
 
 
 def resident_bytes() -> int:
-    """The memory of this process; 0 if the system does not report it."""
+    """Return the memory of this process; 0 if the system does not report it."""
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:  # noqa: PTH123
             return int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -357,12 +358,12 @@ def _signal_is_free() -> bool:
 
 
 def _set_timer() -> None:
-    """Send one signal, and no more until this is called again: its handler must not be re-entered."""
+    """Start a timer for a single signal, because the signal's handler must not be re-entered."""
     signal.setitimer(signal.ITIMER_VIRTUAL, _TICK_S)
 
 
 @contextmanager
-def _by_signal(budget: Budget) -> Iterator[None]:
+def _check_by_signal(budget: Budget) -> Iterator[None]:
     looked_at = time.thread_time()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -386,14 +387,14 @@ def _by_signal(budget: Budget) -> Iterator[None]:
     try:
         yield
     finally:
-        # First: a signal that arrives now must not set the timer again, whose next signal would end the process.
+        # Done first: a signal that arrives now must not set the timer again, whose next signal would end the process.
         budget._has_timer = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(_SIGNAL, signal.SIG_DFL)
 
 
 @contextmanager
-def _by_thread(budget: Budget) -> Iterator[None]:
+def _check_by_thread(budget: Budget) -> Iterator[None]:
     """Check from another thread, which interrupts this one only between two Python instructions."""
     ended = threading.Event()
     lock = threading.Lock()

@@ -1,7 +1,7 @@
 """A folder of cached results outside every judged tree: bounded in size, and never required.
 
-It is in the user's own cache directory, entries are written completely or not at all, and anything in it that cannot be
-trusted (another owner, writable by others, a wrong checksum) is treated as missing.
+The folder is in the user's own cache directory, entries are written completely or not at all, and anything in it that
+cannot be trusted (another owner, writable by others, a wrong checksum) is treated as missing.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 
 from preflight._util import regular_file
 
-#: All entries together; the oldest are deleted first.
+#: Largest size of all entries together; the oldest are deleted first.
 MAX_BYTES = 256 * 1024 * 1024
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """`$XDG_CACHE_HOME/preflight`, otherwise `~/.cache/preflight`; None if the user has no such directory."""
+    """Return `$XDG_CACHE_HOME/preflight`, otherwise `~/.cache/preflight`; None if the user has no such directory."""
     return user_folder(environment, "XDG_CACHE_HOME", ".cache")
 
 
 def user_folder(environment: Mapping[str, str], variable: str, below_home: str) -> Path | None:
-    """The folder `preflight` below the one that `variable` names, otherwise below one in the user's home."""
+    """Return the folder `preflight` below the folder in `variable`, otherwise below one in the user's home."""
     base = environment.get(variable, "")
     if base and Path(base).is_absolute():
         return Path(base) / "preflight"
@@ -39,7 +39,7 @@ def user_folder(environment: Mapping[str, str], variable: str, below_home: str) 
 
 
 def is_outside(folder: Path, root: Path) -> bool:
-    """Whether the cache is outside the tree: a cache that comes with a repository cannot be trusted."""
+    """Return whether the cache is outside the tree: a cache that comes with a repository cannot be trusted."""
     held, place = root.resolve(), folder.resolve()
     return place != held and held not in place.parents
 
@@ -52,7 +52,7 @@ class Cache:
         self.max_file_bytes = max_file_bytes
 
     def get(self, key: str) -> bytes | None:
-        """The entry, or None when it does not exist or is damaged."""
+        """Return the entry, or None when it does not exist or is damaged."""
         try:
             if not self._is_ours():
                 return None
@@ -112,13 +112,13 @@ class Cache:
 
 
 def default_cache() -> Cache | None:
-    """The cache in the user's own directory; None if there is no such directory."""
+    """Return the cache in the user's own directory; None if there is no such directory."""
     folder = default_folder()
     return Cache(folder) if folder is not None else None
 
 
 def cache_outside(root: Path) -> Cache | None:
-    """The cache, if it is outside `root` and every repository, because it stores code for nodes."""
+    """Return the cache if it is outside `root` and every repository, because it stores code for nodes."""
     cache = default_cache()
     if cache is None or not is_outside(cache.folder, root):
         return None

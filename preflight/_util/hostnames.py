@@ -17,7 +17,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCI
 
 
 def is_hostname(text: str) -> bool:
-    """Whether `text` is a DNS name, an IPv4 or an IPv6 address (no brackets, no zone), and nothing else.
+    """Return whether `text` is a DNS name, an IPv4 or an IPv6 address (no brackets, no zone), and nothing else.
 
     Never true for a string that begins with `-`, or contains a space, a shell metacharacter, `@` or `/`.
     """
@@ -32,8 +32,8 @@ def is_hostname(text: str) -> bool:
 
 
 def folded(names: Iterable[str]) -> str:
-    """`node[1-3],db` for host names, in the notation of Slurm, pdsh and `--hosts`; without duplicates, in the order of
-    names.
+    """Return `node[1-3],db` for host names, in the notation of Slurm, pdsh and `--hosts`; without duplicates, in the
+    order of names.
     """
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
@@ -42,7 +42,7 @@ def folded(names: Iterable[str]) -> str:
 
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:
-    """`["0-2", "5"]` for 5, 0, 1 and 2."""
+    """Return `["0-2", "5"]` for 5, 0, 1 and 2."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:
@@ -52,12 +52,12 @@ def number_ranges(numbers: Iterable[int]) -> list[str]:
     return [str(first) if first == last else f"{first}-{last}" for first, last in spans]
 
 
-#: The text before the last number of a name, that number, and the text after it.
+#: The text before the last number of a name, the number, and the text after the number.
 _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
 
 
 def _fold_consecutive(names: Iterable[str]) -> list[str]:
-    """The same names with consecutive numbers as one range, because NodeSet takes 20 us for each string."""
+    """Return the names with consecutive numbers merged into ranges, because NodeSet takes 20 us for each string."""
     numbers: dict[tuple[str, int, str], set[int]] = {}
     found: list[str] = []
     for name in names:
@@ -80,7 +80,7 @@ def _fold_consecutive(names: Iterable[str]) -> list[str]:
 
 
 def is_address(text: str) -> bool:
-    """Whether `text` is a literal IPv4 or IPv6 address."""
+    """Return whether `text` is a literal IPv4 or IPv6 address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -95,7 +95,7 @@ _SHORT_IPV4 = re.compile(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}", re.ASCI
 
 
 def is_loopback(text: str) -> bool:
-    """Whether `host`, `host:port` or `[v6]:port` can only mean the machine that uses it: `127.1`, `::1`, `localhost`.
+    """Return whether `host`, `host:port` or `[v6]:port` can only mean the local machine: `127.1`, `::1`, `localhost`.
 
     The unspecified address (0.0.0.0, ::) means every interface and is not loopback. No name is resolved.
     """
@@ -112,8 +112,8 @@ def is_loopback(text: str) -> bool:
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address that a resolver parses from `host` without a lookup; None for a name."""
-    # Most names differ from addresses in their first letter, which needs no exception.
+    """Return the address that a resolver parses from `host` without a lookup; None for a name."""
+    # Most names differ from addresses in their first letter; checking it avoids an exception.
     if ":" not in host and not host[:1].isdecimal():
         return None
     try:
@@ -130,7 +130,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def split_endpoint(text: str) -> tuple[str, int | None] | None:
-    """Host and port of `host`, `host:port` or `[v6]:port`; None for any other string.
+    """Return host and port of `host`, `host:port` or `[v6]:port`; None for any other string.
 
     The port only has to be a number (0 and 99999 are returned unchanged).
     """
@@ -144,13 +144,15 @@ def split_endpoint(text: str) -> tuple[str, int | None] | None:
     return match.group(1), int(match.group(2)) if match.group(2) else None
 
 
-#: A range of more hosts than this is a mistake, or an attempt to fill the memory.
+#: Largest number of hosts in a range; more is a mistake, or an attempt to fill the memory.
 _MAX_HOSTS = 100_000
 _RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
 
 
 def is_host_range(text: str) -> bool:
-    """Whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded size."""
+    """Return whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded
+    size.
+    """
     count = 1
     for match in _RANGE.finditer(text):
         here = 0
@@ -163,12 +165,12 @@ def is_host_range(text: str) -> bool:
     return count <= _MAX_HOSTS and is_hostname(_RANGE.sub("0", text))
 
 
-#: More hosts than this are a mistake, or an attempt to fill the memory.
+#: Largest number of hosts in a list; more is a mistake, or an attempt to fill the memory.
 _MAX_LISTED_HOSTS = 16384
 #: Real lists are shorter, and splitting a longer one could be slow.
 _MAX_LIST_LENGTH = 100_000
 _MAX_RANGES = 4096
-#: A name has one range for each level of a cluster: row, rack, node.
+#: Largest number of ranges in a name, one for each level of a cluster: row, rack, node.
 _MAX_DIMENSIONS = 8
 _FAR_TOO_MANY = 10**12
 
@@ -181,7 +183,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     for part in split_outside_brackets(text):
         if part.count("[") > _MAX_DIMENSIONS:
             raise ValueError(f"more than {_MAX_DIMENSIONS} ranges in one name")
-        hosts.extend(_expanded(part))
+        hosts.extend(_expand(part))
         if len(hosts) > _MAX_LISTED_HOSTS:
             raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
     if not hosts or not all(is_hostname(host) for host in hosts):
@@ -190,7 +192,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def max_host_count(text: str) -> int:
-    """The maximum number of names in a list, without expanding it; ranges may have steps (`node[0-8/2]`)."""
+    """Return the maximum number of names in a list, without expanding it; ranges may have steps (`node[0-8/2]`)."""
     total = 0
     for part in split_outside_brackets(text):
         count = 1
@@ -210,7 +212,7 @@ def _length(piece: str) -> int:
 
 
 def split_outside_brackets(text: str) -> list[str]:
-    """`a,b[1,3]` split at the commas outside brackets; parts are stripped, and empty ones kept."""
+    """Return `a,b[1,3]` split at the commas outside brackets; parts are stripped, and empty ones kept."""
     parts: list[str] = []
     depth = start = 0
     for match in re.finditer(r"[\[\],]", text):
@@ -223,7 +225,7 @@ def split_outside_brackets(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _expanded(text: str) -> list[str]:
+def _expand(text: str) -> list[str]:
     match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]*)\](.*)", text)
     if match is None:
         return [text] if text else []
@@ -239,14 +241,14 @@ def _expanded(text: str) -> list[str]:
         numbers.extend(str(number).zfill(len(low)) for number in range(int(low), last + 1))
         if len(numbers) > _MAX_LISTED_HOSTS:
             raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
-    tails = _expanded(suffix) or [""]
+    tails = _expand(suffix) or [""]
     if len(numbers) * len(tails) > _MAX_LISTED_HOSTS:
         raise ValueError(f"more than {_MAX_LISTED_HOSTS} hosts")
     return [prefix + number + tail for number in numbers for tail in tails]
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `host`, `host:port`, `[::1]:port` or `::1`."""
+    """Return the host of `host`, `host:port`, `[::1]:port` or `::1`."""
     text = endpoint.strip()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -255,5 +257,5 @@ def host_of(endpoint: str) -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Whether `host` is the unspecified address, which means every interface and cannot be dialled."""
+    """Return whether `host` is the unspecified address, which means every interface and cannot be dialled."""
     return host.strip() in ("0.0.0.0", "::", "0")

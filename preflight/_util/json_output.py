@@ -17,10 +17,11 @@ _TERMINAL_CONTROLS = re.compile("[\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202
 
 
 def to_bytes(value: Any, *, indent: int | None, bulk: Sequence[str] = ()) -> bytes:
-    """A report or recording as JSON in UTF-8: dataclasses become objects, enumerations their values, tuples lists.
+    """Return a report or recording as JSON in UTF-8: dataclasses become objects, enumerations their values, tuples
+    lists.
 
-    Without an indent it is one line. With one, every item of the lists in the fields `bulk` is a line: there may be
-    thousands, and the encoder that indents is twenty times slower.
+    Without an indent the result is one line. With an indent, every item of the lists in the fields `bulk` is a line:
+    there may be thousands, and the encoder that indents is twenty times slower.
 
     The result equals pydantic's for the same classes (a test compares them), without pydantic's start-up time of a
     tenth of a second, which is a third of a lint. A lone surrogate, which a script may write as an escape and UTF-8
@@ -38,25 +39,27 @@ def to_bytes(value: Any, *, indent: int | None, bulk: Sequence[str] = ()) -> byt
 
 
 def _pieces(value: Any, indent: int, bulk: Sequence[str]) -> Iterator[str]:
-    """The output of `json.dumps` for a dataclass, item by item, with those of the lists in `bulk` in one line each."""
+    """Yield the output of `json.dumps` for a dataclass, item by item, with those of the lists in `bulk` in one line
+    each.
+    """
     edge, sign = " " * indent, "{"
     for name in _field_names(value.__class__):
         found = getattr(value, name)
         yield f'{sign}\n{edge}"{name}": '
         sign = ","
         if not isinstance(found, (tuple, list)) or not found:
-            yield _indented(found, indent).replace("\n", f"\n{edge}")
+            yield _indent(found, indent).replace("\n", f"\n{edge}")
             continue
         before = "["
         for item in found:
             short = json.dumps(plain(item), ensure_ascii=False) if name in bulk else ""
-            yield f"{before}\n{edge * 2}" + (short or _indented(item, indent).replace("\n", f"\n{edge * 2}"))
+            yield f"{before}\n{edge * 2}" + (short or _indent(item, indent).replace("\n", f"\n{edge * 2}"))
             before = ","
         yield f"\n{edge}]"
     yield "\n}"
 
 
-def _indented(value: Any, indent: int) -> str:
+def _indent(value: Any, indent: int) -> str:
     # A line end inside a string is an escape: only those between values are replaced by the caller.
     return json.dumps(plain(value), indent=indent, ensure_ascii=False)
 
@@ -84,9 +87,9 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 
 
 def schema_of(adapter: Any, title: str, *, mode: str = "serialization") -> dict[str, Any]:
-    """JSON Schema (2020-12) of the output of `to_bytes` for a value of the adapter's class.
+    """Return the JSON Schema (2020-12) of the output of `to_bytes` for a value of the adapter's class.
 
-    With the mode `validation`, of its input.
+    The mode `validation` gives the schema of its input.
     """
     found: dict[str, Any] = adapter.json_schema(mode=mode)
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -95,5 +98,5 @@ def schema_of(adapter: Any, title: str, *, mode: str = "serialization") -> dict[
 
 
 def escape_control_chars(document: str) -> str:
-    """The same JSON document with characters that control a terminal written as escapes."""
+    """Return the JSON document with characters that control a terminal written as escapes."""
     return _TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", document)

@@ -56,12 +56,12 @@ def log_to_file(path: Path) -> None:
 
 
 def is_on_stderr() -> bool:
-    """Whether the log goes to standard error, where it would garble a display that redraws itself."""
+    """Return whether the log goes to standard error, where it would disturb a display that redraws itself."""
     return _on_stderr
 
 
 def close_log() -> None:
-    """Remove the handlers that were added here. A process that makes several runs starts each of them without a log."""
+    """Remove the handlers that were added here, so that each run in a process starts without a log."""
     global _on_stderr
     if _handlers:
         import logging
@@ -84,7 +84,6 @@ def _add(handler: logging.Handler, form: str) -> None:
         """Formats a record, including its traceback, without secrets and without terminal control characters."""
 
         def format(self, record: logging.LogRecord) -> str:
-            """Format one record."""
             text = scrub_traceback(super().format(record))
             if len(text) > MAX_MESSAGE_LENGTH:
                 text = f"{text[:MAX_MESSAGE_LENGTH]}... ({len(text) - MAX_MESSAGE_LENGTH} more characters)"

@@ -26,13 +26,13 @@ HIDDEN = "****"
 
 
 def redact(name: str, text: str) -> str:
-    """`text`, the value of `name`; asterisks if the name is that of a secret."""
+    """Return `text`, the value of `name`, or asterisks if the name is that of a secret."""
     return HIDDEN if text and is_secret(name) else scrub(text)
 
 
 @functools.lru_cache(maxsize=8192)
 def scrub(text: str) -> str:
-    """`text` with apparent secrets hidden: `TOKEN=...`, `--api-key ...`, `https://user:pass@host`."""
+    """Return `text` with apparent secrets hidden: `TOKEN=...`, `--api-key ...`, `https://user:pass@host`."""
     if not text:
         return text
     spans = spans_of_secrets(text)
@@ -48,7 +48,7 @@ def scrub(text: str) -> str:
 
 
 def _repeated_secrets(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Other occurrences of a text's secrets in it: `+ echo X` below `export TOKEN=X`."""
+    """Yield other occurrences of a text's secrets: `+ echo X` below `export TOKEN=X`."""
     found = {piece for start, end in spans[:_MAX_REPEATED] for piece in secret_pieces(text[start:end])}
     for piece in sorted(filter(looks_random, found))[:_MAX_REPEATED]:
         at = text.find(piece)
@@ -57,7 +57,7 @@ def _repeated_secrets(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple
             at = text.find(piece, at + len(piece))
 
 
-#: The whole text is searched once for each of them.
+#: Largest number of secrets: the whole text is searched once for each.
 _MAX_REPEATED = 50
 #: A shorter value is a word such as `on` or `none`, which occurs everywhere.
 MIN_LENGTH = 6
@@ -65,7 +65,7 @@ _PIECE = re.compile(r"(?:\\{1,3}[rnt]|[\s\"'])+")
 
 
 def secret_pieces(value: str) -> Iterator[str]:
-    """The pieces of a secret's value that are hidden wherever else they occur; empty if it is an ordinary word."""
+    """Yield the pieces of a secret's value that are hidden in all other text; none if the value is an ordinary word."""
     for whole in (value.strip().strip("\"'"), *_PIECE.split(value)):
         if len(whole) < MIN_LENGTH or is_plain("token", whole):
             continue
@@ -78,7 +78,7 @@ def secret_pieces(value: str) -> Iterator[str]:
 
 
 def secrets_in(text: str) -> frozenset[str]:
-    """The secrets in `text`, as `secret_pieces` of each."""
+    """Return the secrets in `text`, as `secret_pieces` of each."""
     found = (text[start:end] for start, end in spans_of_secrets(text))
     # The pieces of a template, `f"{name}.weight"`, have other meanings elsewhere.
     return frozenset(piece for value in found if not ("{" in value and "}" in value) for piece in secret_pieces(value))
@@ -89,7 +89,7 @@ _VERSION = re.compile(r"v?\d{1,6}(?:\.\d{1,8}){1,4}(?:[.+-]?(?:a|b|rc|post|dev|c
 
 
 def redact_tree(value: Any) -> Any:
-    """JSON data with secrets hidden: by key, by the `name` beside a `value`, and in every string."""
+    """Return JSON data with secrets hidden: by key, by the `name` beside a `value`, and in every string."""
     if isinstance(value, str):
         return scrub(value)
     if isinstance(value, dict):
@@ -115,7 +115,7 @@ _MAX_KNOWN = 2000
 
 
 def remember(secrets: Iterable[str]) -> None:
-    """Remember strings that must not appear in a traceback, and forget the oldest if there are too many."""
+    """Remember strings that must not appear in a traceback; if there are too many, forget the oldest."""
     for secret in secrets:
         _known_secrets.pop(secret, None)
         _known_secrets[secret] = None
@@ -130,7 +130,7 @@ def scrub_traceback(text: str) -> str:
 
 
 def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """`text` with each of these secrets hidden, longest first, and other apparent secrets too."""
+    """Return `text` with each of these secrets hidden, longest first, and other apparent secrets too."""
     for secret in secrets:
         if secret in text:
             text = text.replace(secret, HIDDEN)

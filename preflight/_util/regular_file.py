@@ -1,11 +1,11 @@
-"""Opens a regular file without blocking and reads it up to a limit: the only way in which preflight opens a file that a
-command line, a configuration or a tree names.
+"""Opens a regular file without blocking and reads it up to a limit. preflight opens every file that a command line, a
+configuration or a tree names through this module.
 
 Opening a FIFO waits for a writer, opening a device may have effects, and /dev/zero never ends. A file that is not
 regular, or is larger than its kind ever is, is rejected with an `OSError` whose `strerror` gives the reason, so that
 callers treat it like any other unreadable file.
 
-Replaces a file completely or not at all: whoever reads it meanwhile sees the old content or the new.
+Replaces a file completely or not at all: a concurrent reader sees the old content or the new.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TooLarge(OSError):
 
 
 class Exchanged(OSError):
-    """Another file replaced it while it was opened."""
+    """Another file replaced the file while it was opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(errno.EAGAIN, "it changed while it was being opened; run again", str(path))
@@ -59,7 +59,7 @@ def open_regular(path: str | Path, *, max_file_bytes: int | None = None, follow_
 
     Raises:
         NotRegular, TooLarge, Exchanged: see these classes.
-        OSError: it does not exist or cannot be opened.
+        OSError: the file does not exist or cannot be opened.
     """
     # Checked before opening, because opening a device can already have effects; and again afterwards, because it may
     # have been replaced in between.
@@ -83,7 +83,7 @@ def open_regular(path: str | Path, *, max_file_bytes: int | None = None, follow_
 
 
 def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) -> bytes:
-    """The content of a regular file of at most `max_file_bytes`. Raises the same errors as `open_regular`."""
+    """Return the content of a regular file of at most `max_file_bytes`. Raises the errors of `open_regular`."""
     with open_regular(path, max_file_bytes=max_file_bytes, follow_links=follow_links) as stream:
         content = read_up_to(stream, max_file_bytes + 1)
     if len(content) > max_file_bytes:
@@ -95,7 +95,7 @@ def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) ->
 def read_text(
     path: str | Path, max_file_bytes: int, *, encoding: str = "utf-8", errors: str = "strict", follow_links: bool = True
 ) -> str:
-    """The text of such a file, with line ends as `\\n`. Raises the same errors as `open_regular`, and
+    """Return the text of such a file, with line ends as `\n`. Raises the errors of `open_regular`, and
     UnicodeDecodeError.
     """
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)
@@ -107,10 +107,10 @@ def replace(path: Path, data: bytes, *, mode: int, owner: tuple[int, int] | None
 
     Args:
         owner: user and group; None for those of this process.
-        durable: whether it is on the disk before it replaces the old one.
+        durable: whether the file is synced to the disk before it replaces the old one.
 
     Raises:
-        OSError: it cannot be written; nothing has changed.
+        OSError: the file cannot be written; nothing has changed.
     """
     import tempfile
 
@@ -132,7 +132,7 @@ def replace(path: Path, data: bytes, *, mode: int, owner: tuple[int, int] | None
 
 
 def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:
-    """The rest of a stream, but not more than `max_bytes`."""
+    """Return the rest of a stream, at most `max_bytes`."""
     pieces: list[bytes] = []
     remaining = max_bytes
     while remaining > 0 and (piece := stream.read(min(remaining, _MIB))):
@@ -142,10 +142,10 @@ def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:
 
 
 def read_pipe(stream: IO[bytes], max_bytes: int, timeout_s: float) -> bytes:
-    """The output of another program until it closes the pipe, but not more than `max_bytes`.
+    """Return the output of another program until it closes the pipe, at most `max_bytes`.
 
     Raises:
-        TimeoutError: it has not closed the pipe within this time.
+        TimeoutError: the program has not closed the pipe within `timeout_s`.
     """
     found: list[bytes] = []
     # A thread that waits for a pipe can be abandoned on every system; select on Windows accepts only sockets.

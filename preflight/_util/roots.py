@@ -10,14 +10,14 @@ from preflight._util.usage_error import UsageError, nearest_path
 
 
 def root_of(paths: Sequence[str | Path], root: str | Path | None = None) -> Path:
-    """The directory to which the paths in a report on `paths` are relative."""
+    """Return the directory to which the paths in a report on `paths` are relative."""
     return Path(root) if root is not None else _common_root([Path(path) for path in paths])
 
 
 def resolve_paths(
     paths: Sequence[str | Path], root: str | Path | None, given: Mapping[Path, bytes] | None
 ) -> tuple[Path, list[Path]]:
-    """The root and the paths; each path exists inside the root."""
+    """Return the root and the paths; each path exists inside the root."""
     chosen = [Path(path) for path in paths] or [Path()]
     for path in chosen:
         if not os.path.lexists(path) and path not in (given or {}):
@@ -37,7 +37,7 @@ def resolve_paths(
 
 
 def _common_root(paths: Sequence[Path]) -> Path:
-    """The working directory if everything is in it, otherwise the directory that contains all paths."""
+    """Return the working directory if everything is in it, otherwise the directory that contains all paths."""
     here = Path.cwd().resolve()
     folders = [folder_of(path) for path in paths]
     if all(folder == here or here in folder.parents for folder in folders):
@@ -49,11 +49,11 @@ def _common_root(paths: Sequence[Path]) -> Path:
 
 
 def repository_of(folder: Path) -> Path:
-    """The top of the innermost repository that contains a folder; the folder itself if there is none."""
+    """Return the top of the innermost repository that contains a folder; the folder itself if there is none."""
     place = folder.resolve()
     return next((above for above in (place, *place.parents) if os.path.lexists(above / ".git")), folder)
 
 
 def folder_of(path: Path) -> Path:
-    """The folder itself, or the folder of a file."""
+    """Return the folder itself, or the folder of a file."""
     return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112

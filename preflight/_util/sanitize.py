@@ -11,12 +11,14 @@ from preflight._util.sequences import join_some
 
 #: Control, format (also bidirectional overrides), surrogate, private use, line and paragraph separators.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-#: At most this many names are listed if they cannot be folded.
+#: Largest number of listed names that cannot be folded.
 _MAX_NAMES = 12
 
 
 def clean(text: str, *, keep_newlines: bool = False) -> str:
-    """`text` with tabs as single spaces (so that columns stay right) and control and format characters made visible."""
+    """Return `text` with tabs as single spaces (so that columns stay aligned) and control and format characters made
+    visible.
+    """
     if text.isascii() and text.isprintable():
         return text
     out: list[str] = []
@@ -39,9 +41,9 @@ INLINE_COMMAND = re.compile(r"(?i)(?<=#)#(?=(?:vso|teamcity)?\[)")
 
 
 def neutralize_commands(text: str) -> str:
-    """`text`, which quotes untrusted files, without anything that a CI runner would interpret as a command.
+    """Return `text`, which quotes untrusted files, with commands to CI runners made harmless.
 
-    This does not check for a runner, because a container in a job does not know about it.
+    This does not check for a runner, because a container in a job cannot detect one.
     """
     if "::" in text:
         text = LINE_START_COMMAND.sub(r"\1: ", text)
@@ -49,7 +51,7 @@ def neutralize_commands(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` of several lines, as it may be printed: without control characters and commands to a CI runner."""
+    """Return `text` of several lines in printable form: without control characters and commands to a CI runner."""
     return neutralize_commands(clean(text, keep_newlines=True))
 
 

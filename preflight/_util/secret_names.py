@@ -37,7 +37,7 @@ _OWNERS = _words(
     influx basic become o session
     """
 )
-#: Such a name describes a secret, or its location, and not the secret itself.
+#: Last words of names that describe a secret, or its location, and not the secret itself.
 _DESCRIBING_WORDS = _words(
     """
     path file files filename dir directory folder location url uri endpoint name names id ids type types mode
@@ -102,7 +102,7 @@ _KEYED_HASH = re.compile(re.escape(KEYED_HASH) + r"[0-9a-f]{16}\Z")
 
 @functools.lru_cache(maxsize=16384)
 def is_secret(name: str) -> bool:
-    """Whether a variable, option or key of this name probably holds a secret."""
+    """Return whether a variable, option or key of this name probably holds a secret."""
     bare = name[:200].strip("-+")
     if bare in _SHELL_VARIABLES:
         return False
@@ -133,7 +133,6 @@ def is_secret(name: str) -> bool:
 
 
 def _is_secret_word(words: list[str], index: int, name: str) -> bool:
-    """Whether one word of a name makes it that of a secret."""
     word = words[index]
     before = words[index - 1] if index else ""
     after = words[index + 1] if index + 1 < len(words) else ""
@@ -170,7 +169,7 @@ def _is_secret_word(words: list[str], index: int, name: str) -> bool:
 
 
 def is_plain(name: str, value: str) -> bool:
-    """Whether the value of a possibly secret name can be shown: a reference, a switch, a path, a hash."""
+    """Return whether the value of a possibly secret name can be shown: a reference, a switch, a path, a hash."""
     value = value.strip()
     if value.casefold() in _PLAIN or value.strip("*") == "" or _KEYED_HASH.match(value):
         return True
@@ -183,8 +182,8 @@ def is_plain(name: str, value: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Whether a string may be a key or password, judging by its characters: long enough, letters and digits, in one
-    piece.
+    """Return whether a string may be a key or password, judging by its characters: long enough, letters and digits, in
+    one piece.
     """
     return (
         len(value) >= 8

@@ -37,7 +37,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2}))")
 
 
 def in_blocks(text: str) -> Iterator[tuple[int, int]]:
-    """The values in blocks of YAML whose names are those of secrets; other lines are skipped."""
+    """Yield the values in blocks of YAML whose names are those of secrets; other lines are skipped."""
     #: The indentation of the name whose block value contains the line; -1 outside of a block.
     owner = -1
     folded = of_table = False
@@ -49,7 +49,7 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
             continue
         complex_value = _COMPLEX_VALUE.match(line) if requested else None
         if complex_value is not None:
-            yield from _shown(complex_value, begin, requested)
+            yield from _value_span(complex_value, begin, requested)
         complex_key = _COMPLEX_KEY.match(line) if "?" in line else None
         requested = complex_key["key"] if complex_key is not None and is_secret(complex_key["key"]) else ""
         match = _LINE.match(line)
@@ -59,12 +59,12 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
         if owner >= 0:
             if indent > owner:
                 # `secretKeyRef: {name: ..., key: ...}`, spread over lines: the location of a secret is not a secret.
-                about = bool(match["key"]) and not is_secret("secret_" + _decoded(match["key"]))
+                about = bool(match["key"]) and not is_secret("secret_" + _decode_key(match["key"]))
                 if not about and (not of_table or looks_random(match["rest"].strip().strip("\"'"))):
-                    yield from _shown(match, begin, "" if folded else "secret")
+                    yield from _value_span(match, begin, "" if folded else "secret")
                 continue
             owner = -1
-        key = _decoded(match["key"] or "")
+        key = _decode_key(match["key"] or "")
         if not key:
             continue
         if key == "name":
@@ -75,11 +75,11 @@ def in_blocks(text: str) -> Iterator[tuple[int, int]]:
             # Items may have the same indentation as their key.
             owner, folded = len(line) - len(line.lstrip(" \t")), "|" in match["rest"] or ">" in match["rest"]
         elif secret and (match["tags"] or key != (match["key"] or "").strip("\"'")):
-            yield from _shown(match, begin, key)
+            yield from _value_span(match, begin, key)
 
 
-def _shown(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]]:
-    """The span of a line's value, unless it can be shown; without a name it is part of a longer value."""
+def _value_span(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]]:
+    """Yield the span of a line's value, unless it can be shown; without a name it is part of a longer value."""
     start = match.start("rest")
     value = match["rest"].rstrip()
     bare = value.strip("\"'")
@@ -89,8 +89,8 @@ def _shown(match: Match[str], begin: int, name: str) -> Iterator[tuple[int, int]
         yield begin + start + skipped, begin + start + skipped + len(bare)
 
 
-def _decoded(key: str) -> str:
-    """A key without quotes, with its escapes decoded."""
+def _decode_key(key: str) -> str:
+    """Return a key without quotes, with its escapes decoded."""
     bare = key.strip("\"'")
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), bare) if "\\" in bare else bare
 
@@ -153,8 +153,8 @@ _SCHEME = re.compile(
     r"(?:(?:token|basic|bearer|digest|apikey|negotiate)[ \t]+)?"
     r"(?P<value3>[^\s\"'\\,$][^\s\"'\\]{0,3000}))"
 )
-#: The forms of secrets that services issue, and a text that each contains. If a service publishes the form, this is it;
-#: lengths are lower, because a secret that was cut short in a log is still one.
+#: The forms of secrets that services issue, and a text that each contains. Published forms are used where they exist;
+#: lengths are lower, because a secret that was cut short in a log is still a secret.
 _FORMS = (
     ("hf_", r"\bhf_[A-Za-z0-9]{12,}"),
     ("gh", r"\bgh[pousr]_[A-Za-z0-9]{12,}"),
@@ -218,7 +218,7 @@ _LOGINS = ("docker", "podman", "nerdctl", "buildah", "skopeo", "helm", "oras", "
 _NEXT = r"(?:[ \t\"',\[\]]|\\\r?\n|\n[ \t]{0,40}-[ \t]){1,80}"
 _SECRET = r"(?P<value>[^\s\"',;|&\])$<>-][^\s\"',;|&\])]{0,500})"
 _SECRET_2 = _SECRET.replace("value", "value2")
-#: Commands that take a secret at a fixed position, by a word that is searched for first.
+#: Commands with a secret at a fixed position, by a word that is searched for first.
 _COMMANDS = (
     (("mysql", "mariadb"), rf"\b(?:mysql|mariadb)[\w-]{{0,20}}\b{_GAP}{_NEXT}-p[\"']?{_SECRET}"),
     (("sshpass",), rf"\bsshpass\b{_GAP}{_NEXT}-p(?:{_NEXT})?{_SECRET}"),
@@ -324,18 +324,20 @@ _STEMS = (
 
 @functools.cache
 def _gap(words: tuple[str, ...]) -> str:
-    """The text between words of one command, without the next such command: a search over many would take too long."""
+    """Return a pattern for the text between words of one command, without the next such command: searching across many
+    commands would take too long.
+    """
     commands = "|".join(re.escape(word) for word in (*words, *(_LOGINS if "login" in words else ())))
     return rf"(?:(?!{commands})(?:[^|;&\n]|\\\r?\n|\n[ \t]{{0,40}}-[ \t])){{0,300}}?"
 
 
 @functools.cache
-def _compiled(text: str) -> Pattern[str]:
+def _compile_patterns(text: str) -> Pattern[str]:
     return re.compile(text)
 
 
 def spans_of_secrets(text: str) -> list[tuple[int, int]]:
-    """The spans of secrets in `text`, in order; no two touch."""
+    """Return the spans of secrets in `text`, in order; no two touch."""
     found: list[tuple[int, int]] = []
     if "://" in text and "@" in text:
         found.extend(_all_of(_IN_ADDRESS, text))
@@ -346,10 +348,10 @@ def spans_of_secrets(text: str) -> list[tuple[int, int]]:
         found.extend(_all_of(_IN_IMAGE, text))
     for beginning, form in _FORMS:
         if beginning in text:
-            found.extend(_all_of(_compiled(form), text))
+            found.extend(_all_of(_compile_patterns(form), text))
     for words, form in _COMMANDS:
         if any(word in text for word in words):
-            found.extend(_all_of(_compiled(form.replace(_GAP, _gap(words))), text))
+            found.extend(_all_of(_compile_patterns(form.replace(_GAP, _gap(words))), text))
     lowered = text.lower()
     if "private key" in lowered and "-----" in text:
         found.extend(_all_of(_PEM, text))
@@ -357,16 +359,16 @@ def spans_of_secrets(text: str) -> list[tuple[int, int]]:
     if any(stem in lowered for stem in _STEMS):
         if "bearer" in lowered or "basic" in lowered or "authorization" in lowered or "apikey" in lowered:
             found.extend(span for span in _all_of(_SCHEME, text) if not _is_prose(text[slice(*span)]))
-        found.extend(_beside_names(text))
+        found.extend(_named_secrets(text))
         found.extend(
             sentence.span("value") for sentence in _IN_SENTENCE.finditer(text) if looks_random(sentence["value"])
         )
         if "\n" in text:
             found.extend(in_blocks(text))
         if ("ata" in text and "ecret" in text) or "stringData" in text:
-            found.extend(_in_manifests(text))
+            found.extend(_manifest_secrets(text))
     if "(" in text and ("'" in text or '"' in text):
-        found.extend(_in_calls(text))
+        found.extend(_call_secrets(text))
     return merge_spans(found) if found else found
 
 
@@ -381,7 +383,7 @@ def _all_of(pattern: Pattern[str], text: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_prose(value: str) -> bool:
-    """Words that follow `bearer` in a sentence."""
+    """Return whether a value consists of words that follow `bearer` in a sentence."""
     return value.isalpha() and len(value) < 20 and (value.islower() or value.istitle())
 
 
@@ -390,7 +392,7 @@ _BARS = ("|", "\u2502", "\u2503")
 _SED = ("sed ",)
 #: Words and arrows between a name and its value in a sentence.
 _ARROWS = (" -> ", " to ", " is ", " was ", " has value ")
-#: Names and values with more between them than in an assignment, and words that must also occur.
+#: Names and values with more text between them than in an assignment, and words that must also occur.
 _PAIRS = (
     # An item of a list of variables, on one line or on two.
     (
@@ -468,7 +470,7 @@ _IN_SENTENCE = re.compile(
 _CALLS = re.compile(r"(?<!\w)(?P<name>[A-Za-z_]\w{0,60})\((?=[^()\n]{0,300}[\"'])")
 _CALL = frozenset(("login", "authenticate", "minio", "basicauth", "session", "experiment", "connect", "auth"))
 _LITERAL = re.compile(r"(?<![\w=])(?:[\"'])(?P<value>[^\"'\n]{8,300})[\"'](?=[ \t]*[,)])")
-#: The contents of a Kubernetes Secret, in which every value is one.
+#: The contents of a Kubernetes Secret, where every value is a secret.
 _SECRET_DATA = re.compile(
     r"(?m)^(?P<indent>[ \t]{0,60})(?P<key>(?:string)?[dD]ata):[ \t]*\r?\n"
     r"(?P<body>(?:(?P=indent)[ \t]+\S.{0,4000}(?:\n|\Z)){1,1000})"
@@ -480,8 +482,8 @@ _DOCUMENT = re.compile(r"(?m)^[ \t]{0,60}---[ \t]*\r?$")
 _IS_SECRET = re.compile(r"[\"']?\bkind[\"']?[ \t]*:[ \t]*[\"']?Secret\b")
 
 
-def _in_manifests(text: str) -> Iterator[tuple[int, int]]:
-    """The values of Kubernetes Secrets."""
+def _manifest_secrets(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the values of Kubernetes Secrets."""
     begin = 0
     for end in (*(mark.start() for mark in _DOCUMENT.finditer(text)), len(text)):
         secret = _IS_SECRET.search(text, begin, end) is not None
@@ -499,8 +501,8 @@ def _values_of(pattern: Pattern[str], text: str, span: tuple[int, int]) -> Itera
             yield match.span("value")
 
 
-def _in_calls(text: str) -> Iterator[tuple[int, int]]:
-    """Arguments that look like secrets, in calls that take a secret by position: `login("hf_...")`."""
+def _call_secrets(text: str) -> Iterator[tuple[int, int]]:
+    """Yield arguments that look like secrets, in calls that take a secret by position: `login("hf_...")`."""
     for call in _CALLS.finditer(text):
         if call["name"].casefold() in _CALL or is_secret(call["name"]):
             end = text.find("\n", call.end(), call.end() + 600)
@@ -509,10 +511,10 @@ def _in_calls(text: str) -> Iterator[tuple[int, int]]:
                     yield literal.span("value")
 
 
-def _in_pairs(text: str) -> Iterator[tuple[int, int]]:
+def _pair_secrets(text: str) -> Iterator[tuple[int, int]]:
     for words, form in _PAIRS:
         if any(word in text for word in words):
-            for pair in _compiled(form).finditer(text):
+            for pair in _compile_patterns(form).finditer(text):
                 name = pair["name"]
                 # `--password-file=<(echo X)`: the printed text is the secret.
                 bare = name[: -len("file")].rstrip("-_.") if name.endswith("file") else name
@@ -524,8 +526,8 @@ def _in_pairs(text: str) -> Iterator[tuple[int, int]]:
                     yield pair.span("value")
 
 
-def _beside_names(text: str) -> Iterator[tuple[int, int]]:
-    yield from _in_pairs(text)
+def _named_secrets(text: str) -> Iterator[tuple[int, int]]:
+    yield from _pair_secrets(text)
     at = 0
     while True:
         match = _NAME.search(text, at)
@@ -544,7 +546,7 @@ def _beside_names(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | None:
-    """The span of the value of a secret's name; None if none follows, or if it can be shown."""
+    """Return the span of the value of a secret's name; None if none follows, or if it can be shown."""
     sign = _SIGN.match(text, match.end())
     if sign is None:
         return None
@@ -591,7 +593,7 @@ def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | N
 
 
 def _is_expression(text: str, end: int, name: str, value: str, kind: str) -> bool:
-    """Whether unquoted text beside a name is code, or another name, and not a value."""
+    """Return whether unquoted text after a name is code, or another name, and not a value."""
     if text[end : end + 1] in ("(", "[") or _EXPRESSION.match(value):
         return True
     if not value.replace("_", "").replace(".", "").isalpha():
@@ -634,7 +636,7 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def may_hold_secret(text: str) -> bool:
-    """Whether a closer look is worthwhile; a quick test for megabytes of text."""
+    """Return whether a text may contain a secret; a quick test for megabytes of text."""
     lowered = text.lower()
     return (
         any(stem in lowered for stem in _STEMS)

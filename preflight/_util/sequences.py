@@ -1,4 +1,4 @@
-"""Sequences: grouped by key, shortened for display, how much their values scatter; and values deep in plain data."""
+"""Sequences: grouped by key, shortened for display, and the scatter of their values; and values deep in plain data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The second members of pairs by the first, in the order in which they come."""
+    """Return the second members of pairs by the first, in order of appearance."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -18,13 +18,13 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
-    """The first `limit` items, and the number of the others: `a, b and 3 more`."""
+    """Return the first `limit` items, and the number of the others: `a, b and 3 more`."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + more
 
 
 def deviation_from(middle: float, values: Iterable[float]) -> float:
-    """1.4826 times the median distance of these values (at least one) from their `middle`.
+    """Return 1.4826 times the median distance of these values (at least one) from their `middle`.
 
     For a normal distribution around its median this is the standard deviation, and outliers do not change it.
     """
@@ -34,7 +34,7 @@ def deviation_from(middle: float, values: Iterable[float]) -> float:
 
 
 def value_at(document: object, *path: str | int) -> Any:
-    """The value at a path of keys and indexes in plain data, such as TOML or JSON; None if there is none."""
+    """Return the value at a path of keys and indexes in plain data, such as TOML or JSON; None if it does not exist."""
     found: Any = document
     for step in path:
         if isinstance(found, Mapping):

@@ -30,7 +30,7 @@ class Span:
 
 
 def span_of(path: str, text: str, start: int, end: int) -> Span:
-    """The span of `text[start:end]` (character offsets) in the file `path` whose whole content is `text`."""
+    """Return the span of `text[start:end]` (character offsets) in the file `path` whose whole content is `text`."""
     start = max(0, min(start, len(text)))
     end = max(start, min(end, len(text)))
     line = text.count("\n", 0, start) + 1
@@ -43,7 +43,7 @@ def span_of(path: str, text: str, start: int, end: int) -> Span:
 
 
 class Places:
-    """Spans of one text, found by the offsets of its lines: for callers that need many.
+    """Spans of one text, found by the offsets of its lines: for callers that need many spans.
 
     `span_of` searches the whole text for every span, which takes quadratic time for a file with as many claims as
     lines.
@@ -58,7 +58,7 @@ class Places:
             position = text.find("\n", position + 1)
 
     def span(self, start: int, end: int) -> Span:
-        """The span of `text[start:end]`, as from `span_of`."""
+        """Return the span of `text[start:end]`, as from `span_of`."""
         start = max(0, min(start, len(self._text)))
         end = max(start, min(end, len(self._text)))
         line, end_line = self.line(start), self.line(end)
@@ -68,9 +68,11 @@ class Places:
         return Span(self._path, line, start - begin + 1, end_line, end - end_begin + 1, snippet)
 
     def value_span(self, start: int, end: int) -> Span | None:
-        """Where the value of `text[start:end]` is assigned, in texts that a template fills in; None in a plain one."""
+        """Return the place where the value of `text[start:end]` is assigned, in text that a template fills in;
+        otherwise None.
+        """
         return None
 
     def line(self, offset: int) -> int:
-        """The number of the line that contains a character, counted from 1."""
+        """Return the number of the line that contains a character, counted from 1."""
         return bisect_right(self._starts, offset)

@@ -12,12 +12,12 @@ from typing import TextIO
 PLAIN_WIDTH = 100
 #: Minimum and maximum columns of a layout.
 MIN_WIDTH, MAX_WIDTH = 40, 140
-#: A smaller number of rows is treated as this one.
+#: Smallest number of rows; a smaller screen is treated like one of this height.
 MIN_HEIGHT = 12
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person sees the output at once; a closed stream is not a terminal."""
+    """Return whether the output goes to a terminal; a closed stream does not."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):
@@ -25,12 +25,12 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def can_redraw(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether lines can be rewritten. A dumb terminal cannot."""
+    """Return whether lines can be rewritten. A dumb terminal cannot."""
     return is_terminal(stream) and environ.get("TERM") not in ("dumb", "unknown")
 
 
 def wants_color(stream: TextIO, chosen: bool | None = None, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether to use colour: the command line decides, then NO_COLOR, then FORCE_COLOR, then the kind of stream.
+    """Return whether to use colour: the command line decides, then NO_COLOR, then FORCE_COLOR, then the kind of stream.
 
     An empty variable has no effect (no-color.org), and neither do `CLICOLOR_FORCE=0` and `FORCE_COLOR=0`.
     """
@@ -44,7 +44,7 @@ def wants_color(stream: TextIO, chosen: bool | None = None, *, environ: Mapping[
 
 
 def width_of(stream: TextIO) -> int:
-    """The number of columns to fill; a fixed number without a terminal, so that the output does not depend on the
+    """Return the number of columns to fill; constant without a terminal, so that the output does not depend on the
     environment.
     """
     if not is_terminal(stream):
@@ -53,12 +53,12 @@ def width_of(stream: TextIO) -> int:
 
 
 def height_of(stream: TextIO) -> int | None:
-    """The number of rows of the screen; None without a screen."""
+    """Return the number of rows of the screen; None without a screen."""
     return max(MIN_HEIGHT, _size(stream)[1]) if is_terminal(stream) else None
 
 
 def _size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows: COLUMNS and LINES if they are set, otherwise those of the stream itself."""
+    """Return columns and rows: COLUMNS and LINES if they are set, otherwise those of the stream itself."""
     try:
         own = os.get_terminal_size(stream.fileno())
     except (AttributeError, ValueError, OSError):
@@ -70,7 +70,7 @@ def _size(stream: TextIO) -> tuple[int, int]:
 
 
 def encoding_of(stream: TextIO) -> str:
-    """The encoding of a terminal; anything else is always UTF-8."""
+    """Return the encoding of a terminal; anything else is always UTF-8."""
     name = getattr(stream, "encoding", None) or "utf-8"
     if not is_terminal(stream):
         return "utf-8"
@@ -85,7 +85,7 @@ _PLAIN = str.maketrans({"…": "~", "·": "-", "–": "-", "—": "-", "×": "x"
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """`text` for a reader with this encoding: our symbols become plain characters, other characters their escapes."""
+    """Return `text` for a reader with this encoding: our symbols become plain characters, other characters escapes."""
     try:
         return text.encode(encoding)
     except UnicodeEncodeError:

@@ -16,37 +16,41 @@ TOMLDecodeError: type[ValueError] = _reader.TOMLDecodeError
 
 
 def loads(text: str) -> dict[str, Any]:
-    """The document as plain values. Raises TOMLDecodeError, or RecursionError for values that are nested too deeply."""
+    """Return the document as plain values. Raises TOMLDecodeError, or RecursionError for values that are nested too
+    deeply.
+    """
     found: dict[str, Any] = _reader.loads(text)
     return found
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The same of a file. Raises OSError as well."""
+    """Return the document in a file, as `loads` does. Raises OSError as well."""
     return loads(path.read_text(encoding="utf-8"))
 
 
 @functools.cache
 def beside(module_file: str, name: str) -> dict[str, Any]:
-    """The table of a file in the folder of a module (`__file__`). It is read once; callers do not change it."""
+    """Return the table of a file in the folder of a module (`__file__`). The file is read once; callers do not change
+    the table.
+    """
     return load(Path(module_file).parent / name)
 
 
 def words(module_file: str, name: str, key: str) -> frozenset[str]:
-    """The words of a text in such a file."""
+    """Return the words in a string of such a file."""
     return frozenset(beside(module_file, name)[key].split())
 
 
 def with_tuples(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with its arrays as tuples: the fields of a frozen value."""
+    """Return a table with its arrays as tuples: the fields of a frozen value."""
     return {key: tuple(item) if isinstance(item, list) else item for key, item in table.items()}
 
 
 #: The path to a value: keys of tables and indexes in arrays.
 KeyPath: TypeAlias = tuple[str | int, ...]
 
-#: A key or table name of more than 32 parts: reading it takes time and memory with the square of its parts, and no real
-#: document has one.
+#: A key or table name of more than 32 parts: reading one takes time and memory with the square of its parts, and no
+#: real document contains one.
 _DEEP_KEY = re.compile(
     r"""(?:^|[{,\[])[ \t]*((?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
     r"""(?:[ \t]*\.[ \t]*(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')){32})""",
@@ -64,10 +68,10 @@ class TomlError(Exception):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The document as plain values.
+    """Return the document as plain values.
 
     Raises:
-        TomlError: it is not valid TOML.
+        TomlError: the text is not valid TOML.
     """
     if deep := _DEEP_KEY.search(text):
         start = deep.start(1)

@@ -1,4 +1,6 @@
-"""Mistakes of the user, which end a run with one sentence instead of a traceback, and what was probably meant."""
+"""Mistakes of the user, which end a run with one sentence instead of a traceback, and suggestions for the intended
+name.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +11,17 @@ from pathlib import Path
 
 
 class UsageError(Exception):
-    """The command line or configuration asks for something that cannot be done; exit code 2."""
+    """The command line or configuration requests something impossible; exit code 2."""
 
 
-#: The number of files in a folder, or of known names, that are compared.
+#: Largest number of files in a folder, or of known names, that are compared.
 _MAX_NAMES = 2000
-#: The time of a comparison grows with the product of the lengths; a longer word is not a typing mistake.
+#: Longest word that is compared: the time grows with the product of the lengths, and a longer word is not a typo.
 MAX_LENGTH = 100
 
 
 def similar_names(word: str, known: Iterable[str], limit: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """Up to `limit` of the names that are most similar to `word`, the most similar first; none for a word of excessive
-    length.
+    """Return up to `limit` names that are most similar to `word`, the most similar first; none for a very long word.
 
     Args:
         cutoff: the minimum similarity, from 0 to 1.
@@ -34,14 +35,15 @@ def similar_names(word: str, known: Iterable[str], limit: int = 1, *, cutoff: fl
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known name that is most similar to `word`, ignoring case; empty if none is similar."""
+    """Return the known name that is most similar to `word`, ignoring case; empty if none is similar."""
     by_case = {name.lower(): name for name in known}
     near = similar_names(word.lower(), by_case)
     return by_case[near[0]] if near else ""
 
 
 def nearest_path(path: Path) -> str:
-    """The nearest file or folder to one that does not exist, as `; did you mean run.sh?`; empty if there is none.
+    """Return the nearest file or folder to one that does not exist, as `; did you mean run.sh?`; empty if there is
+    none.
 
     The first missing part of the path is assumed to be misspelt.
     """

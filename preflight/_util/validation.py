@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def type_adapter(kind: Any) -> TypeAdapter[Any]:
-    """pydantic's validator of `kind`, which may be any type hint; built once, and pydantic imported, on first use.
+    """Return pydantic's validator of `kind`, which may be any type hint; built once, and pydantic imported, on first
+    use.
 
     Its `validate_json` and `validate_python` raise ValueError (pydantic's ValidationError) with the locations.
     """
@@ -76,7 +77,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
     seen = kind_of(value_at(document, *path))
     if kind == "literal_error":
         expected = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
-        return Problem(path, f"`{name}` is one of {expected}, not {_shown(error['input'])}")
+        return Problem(path, f"`{name}` is one of {expected}, not {_format_value(error['input'])}")
     expected = {
         "string_type": "text",
         "list_type": "a list",
@@ -101,7 +102,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _keys_at(top: type, path: KeyPath) -> list[str]:
-    """The keys of the class that describes the value at `path`."""
+    """Return the keys of the class that describes the value at `path`."""
     found: Any = top
     for step in path:
         if isinstance(step, str) and hasattr(found, "__dataclass_fields__"):
@@ -119,19 +120,19 @@ def kind_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
-        return _shown(value)
+        return _format_value(value)
     if isinstance(value, datetime.date):
         return str(value)
     return "a list" if isinstance(value, list) else "a table" if isinstance(value, Mapping) else "nothing"
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = f'"{value}"' if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"
 
 
 def describe_schema(adapter: Any, title: str, top: type, *inner: type) -> dict[str, Any]:
-    """The schema of input for a `top`, with the descriptions that the classes give their keys."""
+    """Return the schema of input for a `top`, with the descriptions of the keys in its classes."""
     found = schema_of(adapter, title, mode="validation")
     for kind in (top, *inner):
         properties = found["properties"] if kind is top else found["$defs"][kind.__name__]["properties"]

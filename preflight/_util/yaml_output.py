@@ -7,11 +7,11 @@ from typing import Any
 
 
 def to_yaml(value: Any, *, width: int) -> str:
-    """The document of a plain value.
+    """Return a plain value as a YAML document.
 
     Raises:
-        yaml.YAMLError, ValueError: the value holds characters that YAML cannot.
-        RecursionError: it is nested too deeply.
+        yaml.YAMLError, ValueError: the value contains characters that YAML does not allow.
+        RecursionError: the value is nested too deeply.
     """
     import yaml
 

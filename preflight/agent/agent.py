@@ -1,7 +1,8 @@
 """The program on a node: it answers the requests of the head, each in a child process that it can end.
 
-It has one thread and one selector, and never blocks: anything that may hang (a name lookup, a device, a directory on a
-dead file server) happens in a child that can be killed. A guardian runs above the agent (`preflight.agent.guardian`).
+The agent has one thread and one selector, and never blocks: anything that may hang (a name lookup, a device, a
+directory on a dead file server) happens in a child that can be killed. A guardian runs above the agent
+(`preflight.agent.guardian`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CHUNK_BYTES = 65536
 
 
 def read(fd: int) -> bytes | None:
-    """The available data; empty at the end, None when there is nothing yet."""
+    """Return the available data; empty at the end, None when there is nothing yet."""
     try:
         return os.read(fd, CHUNK_BYTES)
     except BlockingIOError:
@@ -62,7 +63,7 @@ def read(fd: int) -> bytes | None:
 
 
 def readable(fd: int) -> bool:
-    """Whether `read` would return something, including the end."""
+    """Return whether `read` would return something, including the end."""
     with selectors.SelectSelector() if fd < 1024 else selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
         return bool(selector.select(0))
@@ -75,7 +76,7 @@ BACKLOG_BYTES = 8 << 20
 class FrameWriter:
     """Writes frames to the head's end of the channel.
 
-    It calls `on_lost` with the reason when the channel cannot be written any more, and `on_full` after each write with
+    `on_lost` is called with the reason when the channel can no longer be written, and `on_full` after each write with
     whether too many bytes are still unsent.
     """
 
@@ -111,7 +112,7 @@ class FrameWriter:
 
 
 def _frame(message: Any) -> bytes:
-    """The frame of a message; for an answer that is too large, the frame of a failure that reports its size."""
+    """Return the frame of a message; for a too large answer, the frame of a failure that reports its size."""
     try:
         return encode_answer(message)
     except WireError as error:
@@ -308,7 +309,9 @@ class Agent:
         self._writer.send([message])
 
     def _pause(self, wanted: bool) -> None:
-        """Stop reading from children while the head accepts nothing, so that a verbose child cannot fill the memory."""
+        """Pause reading from children while the head does not accept data, so that a verbose child cannot fill the
+        memory.
+        """
         if wanted == self._paused:
             return
         self._paused = wanted
@@ -437,7 +440,6 @@ class Agent:
         self._send(message)
 
     def _enforce_deadlines(self, child: ChildProcess, now: float) -> None:
-        """Enforce the deadlines of one child."""
         if child.dump_at_s is not None and now >= child.dump_at_s:
             child.dump_at_s = None
             if not child.timed_out:
@@ -473,7 +475,7 @@ class Agent:
             child = self._children.pop(pid, None)
             if child is None:
                 continue
-            # Its last output is still in the pipes. Descendants may hold them open: do not wait.
+            # Its last output is still in the pipes. Do not wait for their end: descendants may hold them open.
             for name, take in (("status", self._read_status), ("err", self._read_error), ("out", self._read_frames)):
                 while getattr(child, name) >= 0 and readable(getattr(child, name)):
                     take(child)
@@ -499,7 +501,7 @@ class Agent:
 
 
 def hello_values(notes: list[str]) -> Ready:
-    """The facts that need no lookup, because the user database can hang on a dead directory server."""
+    """Return the facts that need no lookup, because the user database can hang on a dead directory server."""
     user = os.environ.get("USER") or os.environ.get("LOGNAME") or f"uid {os.getuid()}"
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

@@ -33,9 +33,9 @@ NO_PYTHON = 98
 NO_PYTHON_MARK = "preflight-no-python:"
 #: First line on standard output: the login shell has read its start-up files and runs the command.
 SHELL_MARK = "preflight-shell"
-#: The end of what a Python that is too old says.
+#: The end of the message of a Python that is too old.
 OLD_PYTHON_MARK = "is too old for preflight"
-#: Where tracebacks claim a module comes from.
+#: Prefix of the file names of modules in tracebacks.
 ORIGIN = "preflight-bundle:"
 
 _LENGTH = struct.Struct(">I")
@@ -112,22 +112,22 @@ INTERPRETERS = (
 
 
 def packed_loader() -> str:
-    """The loader, compressed and in base64, so that no shell interprets any of its characters."""
+    """Return the loader, compressed and in base64, so that no shell interprets any of its characters."""
     return binascii.b2a_base64(zlib.compress(LOADER.encode(), 9), newline=False).decode()
 
 
 def arguments(interpreter: str, nonce: str, flags: list[str]) -> list[str]:
-    """The argument list that starts the loader in `interpreter`."""
+    """Return the argument list that starts the loader in `interpreter`."""
     return [interpreter, *flags, "-c", _RUN_LOADER, packed_loader(), nonce]
 
 
 def without_mark(text: str) -> str:
-    """The output of a node while its agent starts, without the line by which the shell shows that it runs commands."""
+    """Return the output of a node while its agent starts, without the line that shows that the shell runs commands."""
     return "\n".join(line for line in text.splitlines() if SHELL_MARK not in line)
 
 
 def shell_line(nonce: str) -> str:
-    """One line for a login shell on a node that finds an interpreter and starts the loader in it.
+    """Return one line for a login shell on a node that finds an interpreter and starts the loader in it.
 
     Any shell accepts it (POSIX, csh, fish): everything that they would interpret differently is in one quoted word
     without quotes, backslashes, newlines or exclamation marks. `-I` keeps the login directory from shadowing modules;
@@ -143,13 +143,13 @@ def shell_line(nonce: str) -> str:
 
 
 def bootstrap_message(bundle: bytes, entry: str, arguments: dict[str, Any]) -> bytes:
-    """What to send after the nonce: a bundle, and the entry to run as `module:function`."""
+    """Return the data to send after the nonce: a bundle, and the entry to run as `module:function`."""
     what = json.dumps({"entry": entry, "arguments": arguments}, separators=(",", ":")).encode()
     return b"".join(_LENGTH.pack(len(part)) + part for part in (_STARTER.encode(), bundle, what))
 
 
 def filename(module: str, packaged: bool) -> str:
-    """The value of `__file__` of a module in the bundle; no such file exists."""
+    """Return the value of `__file__` of a module in the bundle; no such file exists."""
     return ORIGIN + "/" + module.replace(".", "/") + ("/__init__.py" if packaged else ".py")
 
 
@@ -183,7 +183,7 @@ class BundleFinder:
         self._compiled: dict[str, CodeType] = {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of a module in the bundle; None leaves it to other finders."""
+        """Return the spec of a module in the bundle; None leaves it to other finders."""
         if not self.holds(fullname):
             return None
         packaged = fullname in self._packages
@@ -196,11 +196,11 @@ class BundleFinder:
         """Create a plain module."""
 
     def exec_module(self, module: Any) -> None:
-        """Run the module's code in it."""
+        """Run the module's code in the module."""
         exec(self.get_code(module.__name__), module.__dict__)
 
     def is_ready(self, fullname: str) -> bool:
-        """Whether the module can be imported without work that might block."""
+        """Return whether the module can be imported without work that might block."""
         return fullname.startswith(self._ready) and self.holds(fullname)
 
     def add(self, modules: dict[str, str], packages: Sequence[str]) -> None:
@@ -209,15 +209,15 @@ class BundleFinder:
         self._packages |= frozenset(packages)
 
     def holds(self, fullname: str) -> bool:
-        """Whether the module is in the bundle."""
+        """Return whether the module is in the bundle."""
         return fullname in self._modules or fullname in self._packed
 
     def get_filename(self, fullname: str) -> str:
-        """The value of the module's `__file__`; no such file exists."""
+        """Return the value of the module's `__file__`; no such file exists."""
         return filename(fullname, fullname in self._packages)
 
     def get_source(self, fullname: str) -> str | None:
-        """The text of the module, for `import`, tracebacks and `inspect`."""
+        """Return the text of the module, for `import`, tracebacks and `inspect`."""
         packed = self._packed.pop(fullname, None)
         if packed is not None:
             self._modules[fullname] = self._part(packed).decode("utf-8")
@@ -230,11 +230,11 @@ class BundleFinder:
         return zlib.decompress(self._appendix[place[0] : place[1]])
 
     def is_package(self, fullname: str) -> bool:
-        """Whether the module can contain others."""
+        """Return whether the module can contain others."""
         return fullname in self._packages
 
     def get_code(self, fullname: str) -> CodeType:
-        """The compiled module; compiled once, also for later forks."""
+        """Return the compiled module; compiled once, also for later forks."""
         code = self._compiled.get(fullname)
         if code is None:
             marshalled = self._marshalled.pop(fullname, None)

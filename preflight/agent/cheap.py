@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 def cheap(kind: str, *, sends_requests: bool = False, looks: Looks | None = None) -> Callable[[F], F]:
     """Mark a probe as cheap: on a healthy node it takes milliseconds, and it may run with others in one process.
 
-    A probe that gets stuck costs the other probes of its process only time (`preflight.agent.child_handle`). It must
-    leave no trace in its process.
+    A probe that gets stuck only delays the other probes in its process (`preflight.agent.child_handle`). It must leave
+    no trace in its process.
 
     Args:
         kind: `node` for probes of the node itself, `packages` for those of the interpreter's files.
-        sends_requests: whether it waits for others that may not answer; it then runs after probes that only query the
+        sends_requests: whether it waits for services that may not answer; it then runs after probes that only query the
             kernel.
         looks: yields pauses in seconds, during which other probes run.
     """
@@ -35,7 +35,7 @@ def cheap(kind: str, *, sends_requests: bool = False, looks: Looks | None = None
 
 
 def run_with_pauses(looks: Generator[float, None, T]) -> T:
-    """Run all measurements, and wait in between."""
+    """Run all measurements, and wait between them."""
     while True:
         try:
             seconds = next(looks)
@@ -45,12 +45,12 @@ def run_with_pauses(looks: Generator[float, None, T]) -> T:
 
 
 def kind_of(probe: Any) -> str:
-    """The kind of a cheap probe; empty if the probe needs its own process."""
+    """Return the kind of a cheap probe; empty if the probe needs its own process."""
     return str(getattr(probe, "together", ""))
 
 
 def run_order(probe: Any) -> int:
-    """Its position among those of its kind: probes with pauses run first, those that query a service last."""
+    """Return a probe's position within its kind: probes with pauses run first, those that query a service last."""
     if getattr(probe, "looks", None) is not None:
         return 0
     return 2 if getattr(probe, "sends_requests", False) else 1

@@ -1,4 +1,4 @@
-"""Handles one request inside the child that answers it: imports the target, runs it, and sends back what it returns."""
+"""Handles one request inside the child that answers it: imports the target, runs it, and sends back the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Emit = Callable[[Any], None]
 
-#: Asks a child for the stacks of all its threads. A real-time signal, because jobs and schedulers use SIGUSR1/2.
+#: Requests the stacks of all threads of a child. A real-time signal, because jobs and schedulers use SIGUSR1/2.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", signal.SIGUSR2) + 11
 _TRACEBACK_BYTES = 8192
 #: A longer reason is cut: exceptions may quote the text they could not parse.
@@ -110,7 +110,7 @@ class RequestRun:
                 return
 
     def _value(self) -> Any:
-        """The target's return value. Raises _Pause when it pauses."""
+        """Return the target's return value. Raises _Pause when it pauses."""
         if self._looks is None:
             function = _resolve(self._target)
             looks = getattr(function, "looks", None)
@@ -125,7 +125,7 @@ class RequestRun:
 
 
 class _Pause(Exception):
-    """A target pauses for this many seconds."""
+    """The target pauses for this many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -239,7 +239,7 @@ def _read(fd: int) -> bytes:
 
 
 def run_forked(requests: Sequence[AgentRequest], fd_out: int) -> tuple[int, str | None]:
-    """The body of a forked child: returns the exit code, and the error if an answer could not be sent."""
+    """Run the requests of a forked child. Returns the exit code, and the error if an answer could not be sent."""
     listen_for_stacks()
     try:
         answering = [

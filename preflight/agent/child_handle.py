@@ -1,13 +1,13 @@
 """The agent's view of one running child, and of the process that stays in the job context and forks for each request.
 
-Cheap requests of one kind, answered in sequence by one child instead of a fork for each.
+Cheap requests of one kind are answered in sequence by one child instead of a fork for each.
 
 A process costs more than reading a few files below /proc. A request that is slow or dies in such a child only delays
 the others: those without an answer are sent again, each in a separate child and with its full deadline.
 
-Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So it is entered
-only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a deadline
-and an exit reason for each request; this module is the outer agent's view of it.
+Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So a context is
+entered only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a
+deadline and an exit reason for each request; this module is the outer agent's view of it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     R = TypeVar("R", bound="ChildProcess")
 
 
-#: How much of a child's standard error is kept as evidence.
+#: Number of bytes of a child's standard error that are kept as evidence.
 ERROR_BYTES = 8192
 _NOISE_BYTES = 1 << 20
 #: Runs the interpreter of the console script `$1` with the other arguments. pip writes the interpreter into the first
@@ -93,22 +93,22 @@ class ChildProcess:
         self.error_total = 0
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """The input for the loader of a context child."""
+        """Return the input for the loader of a context child."""
         arguments = {"id": self.request.id, "target": self.request.target, "params": self.request.params}
         return bootstrap.bootstrap_message(bundle, "preflight.agent.child:main", arguments)
 
     @property
     def started(self) -> bool:
-        """Whether the child's own Python has sent a message (always true for a fork)."""
+        """Return whether the child's own Python has sent a message (always true for a fork)."""
         return not self.nonce
 
     def deadlines(self) -> list[float]:
-        """The times at which it needs attention."""
+        """Return the times at which the child needs attention."""
         times = [at for at in (self.kill_at_s, self.dump_at_s) if at is not None]
         return times if self.answered or self.timed_out else [*times, self.deadline_at_s]
 
     def request_stacks(self) -> bool:
-        """Request its stacks by a signal; False if it is not visible from here and needs a message."""
+        """Request the child's stacks by a signal. Returns False if it is not visible from here and needs a message."""
         if self.request.context is not None and self.inner_pid not in [self.pid, *process.descendants(self.pid)]:
             return False
         with suppress(OSError):
@@ -122,19 +122,21 @@ class ChildProcess:
         del self._error[:-ERROR_BYTES]
 
     def error_text(self, since: int = 0) -> str:
-        """The kept end of standard error, starting at byte `since` of the whole."""
+        """Return the kept end of standard error, starting at byte `since` of the whole."""
         kept_from = self.error_total - len(self._error)
         return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
 
     def last_error_line(self) -> str:
-        """The last non-empty line of its standard error, or the reason that a dying Python gives before its stacks."""
+        """Return the last non-empty line of its standard error, or the reason that a dying Python gives before its
+        stacks.
+        """
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("Fatal Python error:")]
         return (fatal or lines)[-1][-300:] if lines else ""
 
     def skip_noise(self, data: bytes) -> tuple[bytes, bool]:
-        """The data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print before
-        it.
+        """Return the data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print
+        before it.
         """
         if self.started:
             return data, False
@@ -148,12 +150,14 @@ class ChildProcess:
         return rest, True
 
     def seen_pid(self) -> int:
-        """The pid of the child's own Python as this process sees it; the wrapper's if that runs in a container."""
+        """Return the pid of the child's own Python as this process sees it; the wrapper's if that runs in a
+        container.
+        """
         below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
         return self.inner_pid if below else self.pid
 
     def waiting_for(self) -> str:
-        """What a child was doing when it missed its deadline, as far as is visible from outside."""
+        """Return what a child was doing when it missed its deadline, as far as is visible from outside."""
         if self.request.context is not None and not self.started:
             return "the job context to start (`{}`)".format(" ".join(command_of(self.request.context)))
         stat = process.stat_of(self.seen_pid())
@@ -164,7 +168,9 @@ class ChildProcess:
         return self.request.target + (" at " + place if place else "") + stuck
 
     def state_changes(self) -> list[dict[str, Any]]:
-        """State changes of its processes since the last poll: stopped, running, or stuck in the kernel in two polls."""
+        """Return state changes of the child's processes since the last poll: stopped, running, or stuck in the kernel
+        in two polls.
+        """
         changes: list[dict[str, Any]] = []
         looks: dict[int, str] = {}
         for pid in [self.pid, *process.descendants(self.pid)]:
@@ -184,7 +190,7 @@ class ChildProcess:
         return changes
 
     def exit_failure(self, code: int) -> Failed:
-        """Why a child that ended with `code` gave no answer."""
+        """Return why a child that ended with `code` gave no answer."""
         request = self.request
         if self.timed_out:
             reason = f"no answer within {request.deadline_s:.3g} s, waiting for {self.waiting_for()}"
@@ -206,9 +212,10 @@ class ChildProcess:
 
 
 def innermost_frame(stacks: str) -> str:
-    """The position of the main thread in a dump of faulthandler, which prints that thread last.
+    """Return the position of the main thread in a dump of faulthandler, which prints that thread last.
 
-    Our own innermost frame is preferred, because `socket.py` says less than the probe that called it.
+    Our own innermost frame is preferred, because a frame in `socket.py` is less informative than the probe that called
+    it.
     """
     places: list[str] = []
     for line in stacks.splitlines():
@@ -369,7 +376,9 @@ class BatchProcess(ChildProcess):
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
-        """Whether it is late only because it gets no CPU time, in which case its deadline is extended up to a limit."""
+        """Return whether it is late only because it gets no CPU time, in which case its deadline is extended up to a
+        limit.
+        """
         stat = process.stat_of(self.pid)
         ends_s = self._began_s + min(request.deadline_s for request in self.requests.values())
         if stat is None or stat.state != "R" or now_s > ends_s:
@@ -449,9 +458,9 @@ class BatchPool:
         self._send(child.answers)
 
 
-#: Extra time before the outer agent answers: the inner one knows what it waited for.
+#: Extra time before the outer agent answers: the inner agent knows what it waited for.
 BACKSTOP_S = 2.0
-#: Time before a failed context is tried again: each try may take seconds.
+#: Time until a failed context is entered again, because each attempt may take seconds.
 RETRY_S = 10.0
 _FOREVER = float("inf")
 
@@ -466,12 +475,12 @@ class ContextRequest:
 
     @property
     def due_s(self) -> float:
-        """The time at which the outer agent answers, if the context process has not."""
+        """Return the time at which the outer agent answers, if the context process has not."""
         allowed = self.request.start_s + self.request.deadline_s
         return self._received_s + allowed + (BACKSTOP_S if self.is_sent else 0.0)
 
     def to_sent_request(self, now_s: float) -> AgentRequest:
-        """The request as sent into the context: entering took some of its time."""
+        """Return the request as sent into the context: entering took some of its time."""
         self.is_sent = True
         request = self.request
         spent = max(0.0, now_s - self._received_s - request.start_s)
@@ -490,11 +499,11 @@ class ContextProcess(ChildProcess):
         self.requests: dict[int, ContextRequest] = {}
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """The input for its loader."""
+        """Return the input for its loader."""
         return bootstrap.bootstrap_message(bundle, "preflight.agent.context_entry:main", {})
 
     def describe_wait(self, item: ContextRequest) -> str:
-        """What an unanswered request was waiting for."""
+        """Return the description of what an unanswered request was waiting for."""
         command = " ".join(command_of(self.request.context)) if self.request.context is not None else ""
         if not self.started:
             return f"the job context to start (`{command}`)"
@@ -504,7 +513,7 @@ class ContextProcess(ChildProcess):
         return f"{item.request.target} below the process in the job context (`{command}`){how}"
 
     def failure(self, item: ContextRequest, code: int) -> Failed:
-        """Why a request has no answer after its context process ended with `code`."""
+        """Return why a request has no answer after its context process ended with `code`."""
         if not self.started:
             why = self.exit_failure(code)
             return Failed(item.request.id, why.kind, why.reason, why.detail, why.exit_code)
@@ -549,7 +558,7 @@ class ContextPool:
             self._flush(context)
 
     def on_started(self, context: ContextProcess, now_s: float) -> None:
-        """Its Python has started: send it the waiting requests; the caller writes them."""
+        """Send the waiting requests to a context whose Python has started; the caller writes them."""
         for item in context.requests.values():
             self._send_request(context, item, now_s)
 
@@ -564,7 +573,7 @@ class ContextPool:
             self._send(message)
 
     def cancel(self, request_id: int) -> None:
-        """Have the child of a request killed; no effect if there is none."""
+        """Kill the child of a request; no effect if there is none."""
         context = self._context_of(request_id)
         if context is not None:
             item = context.requests.pop(request_id)
@@ -573,7 +582,7 @@ class ContextPool:
                 self._send_to(context, Cancel(request_id))
 
     def dump(self, request_id: int) -> None:
-        """Have the child of a request dump its stacks."""
+        """Dump the stacks of a request's child."""
         context = self._context_of(request_id)
         if context is not None and context.requests[request_id].is_sent:
             self._send_to(context, Signal(request_id))
@@ -585,7 +594,7 @@ class ContextPool:
                 self._send_to(context, Beat(time.time()))
 
     def deadlines(self) -> list[float]:
-        """The times at which `enforce_deadlines` has something to do."""
+        """Return the times at which `enforce_deadlines` has something to do."""
         return [item.due_s for context in self._processes.values() for item in context.requests.values()]
 
     def enforce_deadlines(self, now_s: float) -> None:

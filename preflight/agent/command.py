@@ -17,14 +17,14 @@ from preflight.agent.wire import ProbeUnavailable
 SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 MAX_OUTPUT_BYTES = 256 * 1024
 _MAX_ERROR_BYTES = 16 * 1024
-#: How long a killed process is waited for; one that is stuck in the kernel does not end at all.
+#: Time to wait for a killed process; one that is stuck in the kernel does not end.
 _REAP_WITHIN_S = 0.5
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The result of a tool. `exit_code` is negative for a signal; `cut`: whether it printed more than was kept."""
+    """The result of a tool. `exit_code` is negative for a signal; `cut`: whether the output was truncated."""
 
     command: tuple[str, ...]
     exit_code: int
@@ -50,7 +50,7 @@ def run(
         ProbeUnavailable: `missing` when there is no such tool, `denied` when it may not be run, `timeout` when it did
             not end in time, `crashed` when it could not be started for another reason.
     """
-    import subprocess  # Takes longer to import than most probes run, few of which run a tool.
+    import subprocess  # Importing this takes longer than most probes, few of which run a tool.
 
     words = [str(word) for word in command]
     if not words or not words[0] or any("\0" in word for word in words):
@@ -90,7 +90,9 @@ def run(
 
 
 def command(params: dict[str, Any]) -> CommandResult:
-    """The output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s` seconds."""
+    """Return the output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s`
+    seconds.
+    """
     return run(params["command"], deadline_s=float(params["deadline_s"]))
 
 
@@ -134,7 +136,7 @@ def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[b
 
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; it is not reaped yet, so its pid still identifies only its process group."""
+    """Return whether the tool has ended. It is not reaped yet, so its pid still identifies only its process group."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-#: Leases that an agent may miss if it was not stopped.
+#: Number of leases that an agent may miss if it was not stopped.
 MAX_MISSED_LEASES = 3
 
 
@@ -64,7 +64,7 @@ def _guard(agent: int, pulse: int) -> NoReturn:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether a process was stopped by a signal or a debugger, so that it may never continue."""
+    """Return whether a process was stopped by a signal or a debugger, so that it may never continue."""
     stat = process.stat_of(pid)
     return stat is None or stat.state in ("T", "t")
 

@@ -32,7 +32,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> bool:
-    """Have the kernel send this signal when the thread that started this process ends; False if it cannot."""
+    """Make the kernel send this signal when the thread that started this process ends. Returns False if it cannot."""
     return _prctl(_PR_SET_PDEATHSIG, number)
 
 
@@ -52,9 +52,9 @@ def exit_now(code: int) -> NoReturn:
 
 
 def proc_shows_own_processes() -> bool:
-    """Whether /proc shows the processes that this one can signal.
+    """Return whether /proc shows the processes that this one can signal.
 
-    In a container with the /proc of its host it shows other processes, some of which have the same pids as ours.
+    In a container with the /proc of its host, /proc shows other processes, some with the same pids as ours.
     """
     try:
         return int(os.readlink("/proc/self")) == os.getpid()
@@ -63,21 +63,21 @@ def proc_shows_own_processes() -> bool:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """The kernel's data about a process; None when it is gone, or /proc does not show it."""
+    """Return the kernel's data about a process; None when it is gone, or /proc does not show it."""
     if not proc_shows_own_processes():
         return None
     return parse_stat(content(f"{pid}/stat"))
 
 
 def children_of(pid: int) -> list[int]:
-    """Direct children, from the kernel's own list if it has one, otherwise from all of /proc."""
+    """Return direct children, from the kernel's own list if it has one, otherwise from all of /proc."""
     if not proc_shows_own_processes():
         return []
     return _listed_children(pid) if _kernel_lists_children() else _children_by_parent().get(pid, [])
 
 
 def descendants(root: int) -> list[int]:
-    """Everything below `root`, parents before children. A snapshot: new forks may be missing."""
+    """Return everything below `root`, parents before children. A snapshot: new forks may be missing."""
     if not proc_shows_own_processes():
         return []
     everyone = None if _kernel_lists_children() else _children_by_parent()
@@ -119,7 +119,7 @@ def _children_by_parent() -> dict[int, list[int]]:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """SIGKILL to each; those already gone, or not ours to kill, are skipped."""
+    """Send SIGKILL to each process; those already gone, or not ours to kill, are skipped."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ def kill_all(pids: Iterable[int]) -> None:
 
 
 def kill_tree(root: int) -> None:
-    """SIGKILL to `root` and everything below it; new forks become the subreaper's orphans."""
+    """Send SIGKILL to `root` and everything below it; new forks become the subreaper's orphans."""
     kill_all([root] + descendants(root))
     if not proc_shows_own_processes():
         # Each child of ours leads a group of its own; nothing more is known here.
@@ -154,7 +154,7 @@ def end_descendants(deadline_s: float) -> list[int]:
 
 
 def reap() -> dict[int, int]:
-    """Exit statuses, in the form of `subprocess`, of the children that have ended."""
+    """Return exit statuses, in the form of `subprocess`, of the children that have ended."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -191,7 +191,7 @@ def write_last_message(reason: str) -> None:
 
 
 PROC = "/proc"
-#: A node may have tens of thousands of processes; at most this many are read.
+#: Largest number of processes that are read; a node may have tens of thousands.
 MAX_PROCESSES = 20000
 _CHUNK_BYTES = 65536
 #: The age up to which consecutive probes in one process share a snapshot.
@@ -218,12 +218,14 @@ class Stat:
 
 
 def command_in(line: bytes) -> bytes:
-    """Only the command, for callers that search many processes for a few."""
+    """Return only the command, for callers that search many processes for a few."""
     return line[line.find(b"(") + 1 : line.rfind(b")")]
 
 
 def parse_stat(line: bytes) -> Stat | None:
-    """One line of /proc/PID/stat, whose second field may contain blanks and parentheses; None for another format."""
+    """Return one line of /proc/PID/stat, whose second field may contain blanks and parentheses; None for another
+    format.
+    """
     # The command is in parentheses and may itself contain any character, so the last one ends it.
     head, _, tail = line.rpartition(b")")
     pid, _, command = head.partition(b" (")
@@ -245,7 +247,7 @@ _seen: dict[int, bytes] = {}
 
 
 def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
-    """The stat line of every visible process, by pid; at most `recent_s` seconds old.
+    """Return the stat line of every visible process, by pid; at most `recent_s` seconds old.
 
     A child takes a new snapshot, because its parent's does not contain the child.
     """
@@ -256,7 +258,7 @@ def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
 
 
 def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
-    """The last snapshot of `stat_lines`, from this process or from the parent of a fork, and the time of it by the
+    """Return the last snapshot of `stat_lines`, from this process or from the parent of a fork, and its time by the
     monotonic clock.
 
     Takes a new one if there is none from the last `recent_s` seconds.
@@ -285,12 +287,12 @@ def _read_lines() -> dict[int, bytes]:
 
 
 def pids() -> list[str]:
-    """The visible processes, by their names below /proc."""
+    """Return the visible processes, by their names below /proc."""
     return [name for name in list_folder(PROC) if name.isdecimal()][:MAX_PROCESSES]
 
 
 def list_folder(path: str) -> list[str]:
-    """The names in a folder, sorted; none if it cannot be listed."""
+    """Return the names in a folder, sorted; none if it cannot be listed."""
     try:
         return sorted(os.listdir(path))
     except OSError:
@@ -298,7 +300,7 @@ def list_folder(path: str) -> list[str]:
 
 
 def read_text(path: str, max_bytes: int = 65536) -> str:
-    """The beginning of a text file, without white space around it; empty if it cannot be read."""
+    """Return the beginning of a text file, without white space around it; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(max_bytes).decode("utf-8", "replace").strip()
@@ -307,7 +309,7 @@ def read_text(path: str, max_bytes: int = 65536) -> str:
 
 
 def read_number(path: str) -> int | None:
-    """The whole number that a file consists of; None if it cannot be read, or holds something else."""
+    """Return the whole number in a file; None if the file cannot be read, or has other content."""
     try:
         return int(read_text(path))
     except ValueError:
@@ -315,13 +317,13 @@ def read_number(path: str) -> int | None:
 
 
 def read_numbers(folder: str, names: Iterable[str]) -> dict[str, int]:
-    """The whole numbers in these files of a folder, by name; without those that `read_number` does not get."""
+    """Return the whole numbers in these files of a folder, by name; files without a number are left out."""
     found = ((name, read_number(os.path.join(folder, name))) for name in names)
     return {name: number for name, number in found if number is not None}
 
 
 def content(name: str, max_bytes: int = _CHUNK_BYTES) -> bytes:
-    """The beginning of a file below /proc; empty if it cannot be read."""
+    """Return the beginning of a file below /proc; empty if it cannot be read."""
     try:
         at = os.open(PROC + "/" + name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -343,5 +345,5 @@ def content(name: str, max_bytes: int = _CHUNK_BYTES) -> bytes:
 
 
 def text(name: str, max_bytes: int = _CHUNK_BYTES) -> str:
-    """The decoded beginning of a file below /proc; empty if it cannot be read."""
+    """Return the decoded beginning of a file below /proc; empty if it cannot be read."""
     return content(name, max_bytes).decode("utf-8", "replace")

@@ -34,16 +34,16 @@ DIAL = "dial"
 PROBLEM = "problem"
 #: The kind of problem of a rank whose backend needs a GPU, or a build, that it does not have.
 NO_DEVICE = "no-device"
-#: In the error of a mismatch between a worker and the server that it reached: it is another one than at that address.
+#: Part of the error of a worker that reached a different server than expected at an address.
 EXPECTS_SERVER = "expects server %s here, but this is"
 #: Sent by a process that injects a requested fault, just before it does.
 FAULT_INJECTED = "drill"
 #: Sent by a server: a backup worker has replaced one that was lost, or that delayed the others.
 REPLACED = "replaced"
-#: Sent by the head, once: when it decided which member is to blame. Later judgements of the events use that time.
+#: Sent by the head, once: the time when it decided which member is to blame. Later judgements use that time.
 DECIDED = "decided"
 
-#: Sent by the head: it did not run for `seconds` until now, because it was suspended or got no processor.
+#: Sent by the head: it did not run for `seconds` until now, because it was suspended or got no CPU time.
 HEAD_PAUSED = "head-paused"
 
 #: How often a rank sends a heartbeat (evidence of the design: half a second, six missed ones are a verdict).
@@ -82,11 +82,11 @@ CONSEQUENCES = (
 
 
 def activity_of(phase: str, role: str = "rank") -> str:
-    """The activity of a member of this role after this phase; empty if unknown."""
+    """Return the activity of a member of this role after this phase; empty if unknown."""
     return (ACTIVITIES if role == "rank" else SERVER_ACTIVITIES).get(phase, "")
 
 
 def position(phase: str) -> int:
-    """The position of a phase in the order; -1 for none."""
+    """Return the position of a phase in the order; -1 for none."""
     phase = _SAME_LEVEL.get(phase, phase)
     return ORDER.index(phase) if phase in ORDER else -1

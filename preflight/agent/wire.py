@@ -32,7 +32,7 @@ MAX_FRAME_BYTES = 32 * 1024 * 1024
 EVENT_BYTES = 256 * 1024
 #: An agent that gets no message from the head for this long ends everything it started.
 LEASE_S = 3.0
-#: How an agent that ended for that reason says so, as its last words.
+#: Last message of an agent that ended for that reason.
 HEAD_SILENT = "the head was silent"
 #: How often either side sends a heartbeat when it has nothing to send.
 BEAT_S = 0.5
@@ -46,7 +46,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True)
 class Context:
-    """Where the job's ranks actually run: the wrappers, interpreter, directory and variables for a child.
+    """The environment of the job's ranks: the wrappers, interpreter, directory and variables for a child.
 
     `wrapper` precedes the interpreter (`apptainer exec image.sif`); `prelude` holds shell lines to run first and is
     only set with the user's consent. `environment` is added to what the agent inherited. With `script` (`torchrun`) the
@@ -64,10 +64,10 @@ class Context:
 
 @dataclass(frozen=True)
 class AgentRequest:
-    """Head to agent: run `target` (`module:function`) in a child and send back what it returns.
+    """Head to agent: run `target` (`module:function`) in a child and send back its result.
 
-    Without `context` the child is a fork of the agent. With one it is a fork of a process that stays in that context
-    for all such requests, or, with `fresh`, a new interpreter there, for ranks, which load frameworks. A child
+    Without `context` the child is a fork of the agent. With a context it is a fork of a process that stays in the
+    context for all such requests, or, with `fresh`, a new interpreter there, for ranks, which load frameworks. A child
     that outlives `deadline_s` is killed and answered with `Failed(kind="timeout")`. Entering the context may take
     `start_s` beyond that; `spent_s` of the deadline is already used up when the child starts. Requests that name the
     same kind in `together` and arrive at the same time may share a child.
@@ -104,7 +104,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Signal:
-    """Head to agent: ask the child of this request to dump its stacks (`what="stacks"`)."""
+    """Head to agent: make the child of this request dump its stacks (`what="stacks"`)."""
 
     id: int
     what: str = "stacks"
@@ -139,7 +139,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Event:
-    """Agent to head: a message of a running child, or (`origin="agent"`) something observed about it."""
+    """Agent to head: a message from a running child, or (`origin="agent"`) an observation about it."""
 
     id: int
     at_s: float
@@ -157,7 +157,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Agent to head: no value, and why.
+    """Agent to head: the reason why there is no value.
 
     `kind` is one of `UNAVAILABLE_KINDS`; `detail` holds raw evidence (the end of standard error, a traceback);
     `exit_code` is negative for a signal, as in `subprocess`.
@@ -217,8 +217,8 @@ _FIELDS: dict[str, Any] = {
 _TEXTS = {"notes": 4096, "wrapper": 1 << 20, "prelude": 1 << 20, "packages": 1024}
 
 
-def _checked(message: Any) -> Any:
-    """The message, if its fields are valid; this is checked because the head does arithmetic with values from nodes."""
+def _validate(message: Any) -> Any:
+    """Return the message if its fields are valid. The head does arithmetic with values from nodes."""
     for name, value in vars(message).items():
         expected = _FIELDS.get(name)
         if expected is None:
@@ -251,7 +251,7 @@ def encode(message: Any, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise WireError(f"a message of {len(data)} bytes is larger than {max_bytes}")
     if isinstance(message, AgentRequest):
-        # A job's files may contain any number; an agent that gets an invalid one would end.
+        # A job's files may contain any number; an invalid one would end the agent.
         try:
             check_numbers(message.params)
         except ValueError as error:
@@ -269,8 +269,8 @@ def decode(data: bytes, *, max_bytes: int = MAX_FRAME_BYTES) -> Any:
             raise ValueError(f"an event of {len(data)} bytes; at most {EVENT_BYTES} are accepted")
         context = body.get("context")
         if cls is AgentRequest and context is not None:
-            body["context"] = _checked(Context(**context))
-        return _checked(cls(**body))
+            body["context"] = _validate(Context(**context))
+        return _validate(cls(**body))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError("not a message of this protocol: %.400s: %.80r" % (error, data[:80])) from None
 
@@ -283,7 +283,7 @@ class FrameReader:
         self._max_bytes = max_bytes
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Messages completed by `data`. Raises WireError for an impossible length or message."""
+        """Yield messages completed by `data`. Raises WireError for an impossible length or message."""
         self._pending += data
         while len(self._pending) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._pending)
@@ -323,7 +323,7 @@ class BoundsError(ValueError):
 
 
 def parse(data: bytes, *, max_bytes: int = ANSWER_BYTES, max_items: int = MAX_ITEMS, max_depth: int = MAX_DEPTH) -> Any:
-    """The value of one JSON document. Raises ValueError (BoundsError, or json's own) that names the fault."""
+    """Return the value of one JSON document. Raises ValueError (BoundsError, or json's own) that names the fault."""
     if len(data) > max_bytes:
         raise BoundsError(f"{len(data)} bytes; at most {max_bytes} are accepted")
     check_size(data, max_items=max_items)
@@ -378,7 +378,7 @@ def check_numbers(value: Any) -> None:
 
 
 def is_deep(data: bytes, max_depth: int = 64) -> bool:
-    """Whether JSON text is nested more deeply than this, or has mismatched brackets."""
+    """Return whether JSON text is nested more deeply than this, or has mismatched brackets."""
     brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
     for _ in range(max_depth):
         inner = brackets.replace(b"[]", b"").replace(b"{}", b"")

@@ -4,7 +4,7 @@ One bad rank, server or worker makes all others wait or die, and each of them re
 compares all reports and names the member that all others wait for. It is pure: the supervisor calls it during the run,
 to stop waiting early, and the judge calls it on the recording; both get the same answer.
 
-Runs that were cut short although nothing shows that a member is at fault: too little time, or a head that paused.
+It also explains runs that were cut short without a faulty member: too little time, or a head that paused.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["LIMITS", "Culprit", "Limits", "Member", "decision_time", "find_culpr
 
 
 def decision_time(events: Sequence[EventRecord], records: Sequence[FactRecord]) -> float:
-    """The time at which a finished run is judged: when the supervisor decided, otherwise its end."""
+    """Return the time at which a finished run is judged: the supervisor's decision, otherwise the end of the run."""
     decided = [
         event.at_s for event in events if event.origin == "head" and event.data.get("event") == rank_events.DECIDED
     ]
@@ -68,7 +68,7 @@ def find_culprit(
     began_s: float = 0.0,
     limits: Limits = LIMITS,
 ) -> Culprit | None:
-    """Name the member to blame as of `now_s`; None if there is none or if it is not known yet.
+    """Return name the member to blame as of `now_s`; None if there is none or if it is not known yet.
 
     A run that was cut short without a fault of any member has the kind `unfinished` and names none.
 
@@ -108,7 +108,7 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         _find_silent,
     )
     inferred = (
-        _find_awaited_until_the_end,
+        _find_awaited_at_end,
         _find_lost_connection,
         find_unreachable_master,
         find_unreached_server,
@@ -122,7 +122,7 @@ def _find(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _is_replaceable(named: Culprit, views: Views, taken: int, now_s: float, limits: Limits) -> bool:
-    """Whether a backup worker may still replace the named member; `taken` members have been replaced already."""
+    """Return whether a backup worker may still replace the named member; `taken` members have been replaced already."""
     view = views.get(named.rank) if named.rank is not None else None
     if view is None or view.role != "worker" or named.kind not in ("dead", "stopped", "stuck", "lost-node"):
         return False
@@ -148,7 +148,7 @@ def _find_disagreeing(views: Views, now_s: float, limits: Limits) -> Culprit | N
 
 
 def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """The first member that ended by itself; members that died because of a peer are considered last."""
+    """Return the first member that ended by itself; members that died because of a peer are considered last."""
     dead = [v for v in views.values() if v.failure is not None and not v.consequence and not v.dial_failed]
     if not dead:
         return None
@@ -167,12 +167,12 @@ def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | No
     if failure.kind == "timeout" and view.started:
         return unfinished(views, view.ended_at)
     how = _format_exit(failure.exit_code) if failure.exit_code is not None else f"failed: {failure.reason}"
-    alike = [v for v in dead if v is not view and v.failure is not None and _ended_alike(v.failure, failure)]
+    alike = [v for v in dead if v is not view and v.failure is not None and _find_similar_ends(v.failure, failure)]
     ended = f"; {names_text(alike)} on {nodes_text(alike)} ended in the same way" if alike else ""
     return make_culprit(views, view, "dead", view.ended_at, f"{how} during {did}{ended}", also=[v.rank for v in alike])
 
 
-def _ended_alike(one: Unavailable, other: Unavailable) -> bool:
+def _find_similar_ends(one: Unavailable, other: Unavailable) -> bool:
     return (one.kind, one.exit_code, one.reason) == (other.kind, other.exit_code, other.reason)
 
 
@@ -197,7 +197,7 @@ def _find_stopped(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """A started rank that sent no heartbeat for `silent_s` while others did.
+    """Return a started rank that sent no heartbeat for `silent_s` while others did.
 
     If no rank sends anything, the head itself may have been delayed, so no rank is named.
     """
@@ -217,14 +217,16 @@ def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _is_settling(views: Views, now_s: float, limits: Limits) -> bool:
-    """Whether a member died because of a peer, so recently that the peer's own end may not be known yet."""
+    """Return whether a member died because of a peer, so recently that the peer's own end may not be known yet."""
     ended = [v.ended_at for v in views.values() if v.failure is not None]
     all_ended = all(not v.alive for v in views.values())
     return bool(ended) and not all_ended and now_s - min(ended) < limits.settle_s
 
 
-def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """The one member that others say they waited for when they gave up, or the one that it waits for in turn."""
+def _find_awaited_at_end(views: Views, now_s: float, limits: Limits) -> Culprit | None:
+    """Return the one member that others were waiting for when they gave up, or the one that this member waits for in
+    turn.
+    """
     accusers = [v for v in views.values() if v.failure is not None and v.gave_up_on]
     ends = {number for v in accusers for number in v.gave_up_on if number in views}
     for _ in views:
@@ -232,7 +234,7 @@ def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> C
             number for end in ends for number in views[end].gave_up_on or _awaited_members(views[end], views) or (end,)
         } & views.keys()
     view = views[ends.pop()] if len(ends) == 1 else None
-    # Where each waits for the next in a circle, none of them is to blame more than the others.
+    # If they wait for each other in a circle, none is more to blame than the others.
     if view is None or view in accusers or not view.started or _awaited_members(view, views):
         return None
     accusers = [v for v in accusers if view.rank in v.gave_up_on] or accusers
@@ -241,7 +243,9 @@ def _find_awaited_until_the_end(views: Views, now_s: float, limits: Limits) -> C
     if view.changed_at > (first.changed_at + first.ended_at) / 2:
         # It moved while the others waited for it, so their word alone does not show that it is at fault.
         between = [views[number] for number in sorted(first.gave_up_on) if number in views]
-        went_on = "that went on" if view in between else f"{title(view)}, for which that waited, went on"
+        went_on = "that member continued"
+        if view not in between:
+            went_on = f"{title(view)}, for which that member waited, continued"
         text = (
             f"gave up on {' and '.join(map(title, between))} during {describe_activity(first)}, though {went_on}:"
             f" {first.failure.reason}; check the network path between them"
@@ -264,16 +268,13 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
     if all(timed_out(each) for each in ended):
         return unfinished(views, view.ended_at)
     if len(ended) > 1:
-        # Which of them noticed it first shows nothing.
+        # The first to notice the loss is not necessarily at fault.
         text = (
-            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no process ended before:"
+            f"{names_text(ended)} on {nodes_text(ended)} lost their connections, though no process had ended:"
             f" {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
         )
         return Culprit(None, "", "stuck", view.phase, describe_activity(view), view.ended_at, text, (), (), view.key)
-    text = (
-        f"lost its connection during {describe_activity(view)}, though no process ended before it:"
-        f" {view.failure.reason}"
-    )
+    text = f"lost its connection during {describe_activity(view)}, though no process had ended: {view.failure.reason}"
     return make_culprit(views, view, "dead", view.ended_at, text)
 
 
@@ -301,7 +302,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     if not view.inside:
         same = [v for v in ends if v is not view and _is_as_far(v, view)]
         if same and len(same) + 1 == len([v for v in views.values() if v.role == view.role]) and not _any_done(views):
-            return None  # all of them are equally slow: the deadline of the run decides
+            return None  # all ranks are equally slow: the deadline of the run decides
         text = f"made no progress for {frozen_s:.1f} s during {describe_activity(view)}{state}"
         if same:
             text += f"; nor did {names_text(same)} on {nodes_text(same)}"
@@ -316,7 +317,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _is_as_far(view: RankView, other: RankView) -> bool:
-    """Whether two members of one role are in the same place, outside any collective."""
+    """Return whether two members of one role are in the same place, outside any collective."""
     one, two = ((v.role, v.inside, v.entered, rank_events.position(v.phase)) for v in (view, other))
     return one == two
 
@@ -326,10 +327,11 @@ def _any_done(views: Views) -> bool:
 
 
 def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
-    """Blame the side with fewer ranks: those that left a collective, or those that wait in it. Nobody on a tie.
+    """Blame the smaller side: the ranks that left a collective, or those that wait in it. Blame nobody on a tie.
 
-    The root of a broadcast leaves it once it has sent, and a rank the setup of a process group once it is connected, so
-    that they left before the others shows nothing. A root that is still in it waits for one that may have left it out.
+    The root of a broadcast leaves the collective once it has sent, and a rank leaves the setup of a process group once
+    it is connected, so their early exit proves nothing. A root that is still in the call waits for a rank that may have
+    left it out.
     """
     inside = [v for v in running.values() if v.inside == view.inside]
     early = [v for v in views.values() if v.left >= view.inside]
@@ -340,8 +342,8 @@ def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float,
     if not others or len(inside) == len(early) == 1 or any(v.rank == view.root for v in inside):
         text = (
             f"{names_text(early)} on {nodes_text(early)} left {call}, in which {waiting}: what was sent to"
-            f" {'it' if len(inside) == 1 else 'them'} is lost, or not all make the same calls; the ranks alone cannot"
-            " show where"
+            f" {'it' if len(inside) == 1 else 'them'} was lost, or not all ranks make the same calls; the ranks alone"
+            " cannot show which"
         )
         return Culprit(
             None, "", "stuck", view.phase, view.what, view.changed_at, text, tuple(v.rank for v in inside), (), view.key
@@ -351,7 +353,7 @@ def _find_divided(views: Views, view: RankView, running: Views, frozen_s: float,
         same = [v for v in early if v is not first]
         text = (
             f"{f'(and {names_text(same)}) ' if same else ''}left {call}, in which {waiting}:"
-            " it left the call out, or what it sent was lost on the way"
+            " it skipped the call, or its data was lost on the way"
         )
         return make_culprit(views, first, "stuck", view.changed_at, text, also=[v.rank for v in same])
     text = f"is still in {call} after {frozen_s:.1f} s, though others have left it{state}"
@@ -385,7 +387,7 @@ def _find_deadlock(views: Views, stalled: Sequence[RankView], running: Views) ->
 
 
 def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:
-    """The members that `view` needs to continue, without idle members, which do not really block it."""
+    """Return the members that `view` needs to continue, without idle members, which do not block it."""
     if view.inside:
         return tuple(v.rank for v in views.values() if v is not view and v.entered < view.inside and not v.done)
     waiting = tuple(
@@ -399,7 +401,9 @@ def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:
 
 
 def _stalled_s(view: RankView, views: Views, now_s: float, limits: Limits) -> float:
-    """How long it has not moved, without the time in which it, or one that takes part in its call, could not run."""
+    """Return how long the member has made no progress, excluding time in which it, or another member of its call, could
+    not run.
+    """
     seconds = min(now_s, view.last_event_at + limits.beat_s) - view.changed_at
     others = [v for v in views.values() if v.alive and view.inside and v.inside == view.inside]
     others += [views[number] for number in view.waiting_for if number in views]
@@ -416,14 +420,16 @@ def _stall_limit_s(view: RankView, views: Views, limits: Limits) -> float:
     return max(limits.step_least_s * factor, limits.step_factor * longest)
 
 
-#: Agents that a pause of the head ended are noticed within this time after it.
+#: Time after a pause of the head within which the agents that it ended are noticed.
 _NOTICED_S = 5.0
-#: The deadline that is proposed: twice the time that was not enough, rounded up.
+#: Factor of the proposed deadline relative to the insufficient one; the result is rounded up.
 _MIN_DEADLINE_S, _ROUNDED_TO_S = 60, 30
 
 
 def timed_out(view: RankView) -> bool:
-    """Whether it ended because its own deadline or a library's timeout passed, which shows no fault by itself."""
+    """Return whether the member ended because its own deadline or a library's timeout passed, which does not prove a
+    fault.
+    """
     if view.failure is None:
         return False
     text = f"{view.failure.reason} {view.failure.detail}".lower()
@@ -431,7 +437,7 @@ def timed_out(view: RankView) -> bool:
 
 
 def unfinished(views: Views, ended_s: float) -> Culprit:
-    """The run ended at `ended_s` before all members finished, and none is named; says what each of them was doing."""
+    """Return the result of a run that ended at `ended_s` before all members finished, with the activity of each."""
     by_activity: dict[str, list[RankView]] = {}
     for view in sorted(views.values(), key=lambda v: v.rank):
         if not view.done:
@@ -441,8 +447,8 @@ def unfinished(views: Views, ended_s: float) -> Culprit:
     seconds = ended_s - began_s
     longer = max(_MIN_DEADLINE_S, math.ceil(2 * seconds / _ROUNDED_TO_S) * _ROUNDED_TO_S)
     text = (
-        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; nothing shows that one of them is at"
-        f" fault, so allow more time with --smoke-deadline {longer}"
+        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; there is no sign that one of them is at"
+        f" fault; allow more time with --smoke-deadline {longer}"
     )
     return Culprit(None, "", UNFINISHED, "", "", began_s, text)
 
@@ -457,7 +463,7 @@ def _describe(view: RankView) -> str:
 
 
 def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Culprit | None:
-    """The agents that ended because the head paused for longer than their lease, if any did."""
+    """Return the agents that ended because the head paused for longer than their lease; None if there are none."""
     for start_s, end_s in pauses.pauses:
         lost = [
             record.request.node
@@ -469,7 +475,7 @@ def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Cul
         if end_s - start_s >= LEASE_S and lost:
             text = (
                 f"the head did not run for {end_s - start_s:.0f} s (suspended, or starved of CPU time), and the "
-                f"agents on {fold(list(dict.fromkeys(lost)))} ended as they do without a head; run it again"
+                f"agents on {fold(list(dict.fromkeys(lost)))} ended as they do without a head; run preflight again"
             )
             return Culprit(None, "", UNFINISHED, "", "", start_s, text)
     return None
@@ -477,34 +483,34 @@ def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Cul
 
 @dataclass(frozen=True)
 class HeadPauses:
-    """Pauses of the head, each as its start and end in seconds since the run began, in order and apart."""
+    """Pauses of the head in order, without overlaps: start and end in seconds since the run began."""
 
     pauses: tuple[tuple[float, float], ...] = ()
 
     def without(self, at_s: float) -> float:
-        """The time on a clock that stood still during the pauses."""
+        """Return the time on a clock that stands still during the pauses."""
         return at_s - sum(min(at_s, end_s) - start_s for start_s, end_s in self.pauses if start_s < at_s)
 
     def with_pauses(self, at_s: float) -> float:
-        """The inverse of `without`; the end of a pause if the clock stood still at that time."""
+        """Return the inverse of `without`; the end of a pause if the clock stood still at that time."""
         for start_s, end_s in self.pauses:
             if at_s >= start_s:
                 at_s += end_s - start_s
         return at_s
 
     def events(self, events: Sequence[EventRecord]) -> list[EventRecord]:
-        """The events, by the clock that stood still."""
+        """Return the events on the clock that stands still during the pauses."""
         return [replace(event, at_s=self.without(event.at_s)) for event in events] if self.pauses else list(events)
 
     def records(self, records: Sequence[FactRecord]) -> list[FactRecord]:
-        """The records, by the clock that stood still."""
+        """Return the records on the clock that stands still during the pauses."""
         if not self.pauses:
             return list(records)
         return [replace(r, started_s=self.without(r.started_s), finished_s=self.without(r.finished_s)) for r in records]
 
 
 def pauses_in(events: Sequence[EventRecord]) -> HeadPauses:
-    """The pauses that the head reported."""
+    """Return the pauses that the head reported."""
     found: list[tuple[float, float]] = []
     for event in sorted(events, key=lambda event: event.at_s):
         seconds = event.data.get("seconds")

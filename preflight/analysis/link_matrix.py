@@ -1,7 +1,8 @@
 """Finds the node or pair that explains the failing cells of a reachability matrix.
 
-One closed port fails for every partner, and one slow card is slow towards each of them. Reported cell by cell, this is
-noise; reported as a row or a column, it names the culprit. The kind of measurement is irrelevant here."""
+One closed port fails for every partner, and one slow card is slow towards each partner. Reported cell by cell, this is
+noise; reported as a row or a column, it names the culprit. The kind of measurement is irrelevant here.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Cell(Generic[T]):
 
     @property
     def pair(self) -> Pair:
-        """The tested pair, source first."""
+        """Return the tested pair, source first."""
         return (self.source, self.peer)
 
 
@@ -49,7 +50,7 @@ class Shape(Generic[T]):
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes to name in a finding."""
+        """Return the nodes to name in a finding."""
         if self.kind == "everybody":
             return tuple(sorted({name for cell in self.cells for name in cell.pair}))
         return (self.node, self.other) if self.other else (self.node,)
@@ -64,7 +65,7 @@ class _Explanation:
     other: str = ""
 
     def covers(self, pair: Pair) -> bool:
-        """Whether a cell of this pair, with any label, belongs to it."""
+        """Return whether the explanation includes a cell of this pair, with any label."""
         if self.kind == "everybody":
             return True
         if self.kind == "pair":
@@ -75,7 +76,7 @@ class _Explanation:
 
 
 def shapes(cells: Sequence[Cell[T]], is_bad: Callable[[Cell[T]], bool]) -> tuple[Shape[T], ...]:
-    """The fewest whole rows and columns that explain the bad cells, then single pairs.
+    """Return the fewest whole rows and columns that explain the bad cells, then single pairs.
 
     The label with the most tested pairs is explained first; bad cells of other labels in the same row or column belong
     to the same fault.
@@ -108,18 +109,17 @@ class _Unexplained(Generic[T]):
                 self._of_node.setdefault(name, {})[number] = None
 
     def pairs_of(self, label: str) -> set[Pair]:
-        """The pairs with such a cell of this label."""
+        """Return the pairs with an unexplained cell of this label."""
         return {cell.pair for cell in self._cells.values() if cell.label == label}
 
     def take(self, reason: _Explanation) -> list[Cell[T]]:
-        """Remove and return the cells that this explains."""
         near = self._of_node.get(reason.node, {}) if reason.node else self._cells
         numbers = [n for n in near if n in self._cells and reason.covers(self._cells[n].pair)]
         return [self._cells.pop(number) for number in sorted(numbers)]
 
 
 def _explain(bad: set[Pair], tried: set[Pair]) -> Iterator[_Explanation]:
-    """Explanations of `bad`, widest first."""
+    """Yield the explanations of `bad`, widest first."""
     if not bad:
         return
     if bad == tried and len({pair[1] for pair in tried}) > 2:
@@ -139,8 +139,8 @@ def _explain(bad: set[Pair], tried: set[Pair]) -> Iterator[_Explanation]:
 
 
 def _best_lines(lines: dict[_Explanation, set[Pair]], remaining: set[Pair]) -> Iterator[_Explanation]:
-    """Lines that explain at least two of the remaining pairs, which are removed; the line that explains most comes
-    first.
+    """Yield lines that explain at least two of the remaining pairs, which are removed; the line that explains most
+    comes first.
 
     The number of pairs that a line explains never grows, so a line that is popped with an unchanged weight is the
     widest.
@@ -167,7 +167,7 @@ _ORDER = {"isolated": 0, "outbound": 1, "inbound": 2}
 
 
 def _full_lines(bad: set[Pair], tried: set[Pair]) -> dict[_Explanation, set[Pair]]:
-    """Rows and columns of at least two cells in which every cell fails."""
+    """Return rows and columns of at least two cells in which every cell fails."""
     rows: dict[str, set[Pair]] = {}
     columns: dict[str, set[Pair]] = {}
     for pair in tried:
@@ -187,16 +187,16 @@ def _full_lines(bad: set[Pair], tried: set[Pair]) -> dict[_Explanation, set[Pair
     return found
 
 
-# Which nodes are tried together: pairs in rounds, or smaller and smaller groups until one hangs. Disjoint pairs run
+# Selection of nodes to try together: pairs in rounds, or smaller and smaller groups until one hangs. Disjoint pairs run
 # at the same time without disturbing each other, so n nodes need n - 1 rounds (n when n is odd) instead of n (n -
 # 1) / 2 pairs in sequence. Every round can be computed separately, so a sample of a few rounds over thousands of
 # nodes costs no more than its own pairs. Everything is derived from the trials so far, so a recording leads to the
 # same answer. Groups that are tried at the same time share no node.
 
 
-#: Up to this many nodes every pair is tested.
+#: Largest number of nodes for which every pair is tested.
 ALL_PAIRS_UP_TO = 64
-#: Above it, the minimum and maximum number of peers per node; in between about `SAMPLED_PAIRS` pairs in total.
+#: For more nodes, the minimum and maximum number of peers per node; in between about `SAMPLED_PAIRS` pairs in total.
 LEAST_ROUNDS, MAX_ROUNDS = 8, 48
 SAMPLED_PAIRS = 24_000
 
@@ -211,24 +211,24 @@ class Schedule:
 
     @property
     def is_sample(self) -> bool:
-        """Whether some pairs are left out."""
+        """Return whether some pairs are left out."""
         return self.pairs < self.all_pairs
 
     @property
     def statement(self) -> str:
-        """The coverage, for the report."""
+        """Return the coverage, for the report."""
         if self.is_sample:
             return f"a sample of {self.pairs} of {self.all_pairs} pairs, {len(self.rounds)} partners per node"
         return f"all {self.pairs} pairs" if self.pairs != 1 else "the one pair"
 
 
 def full_round_count(count: int) -> int:
-    """The number of rounds until every two of `count` items have been paired."""
+    """Return the number of rounds until every two of `count` items have been paired."""
     return 0 if count < 2 else count - 1 + count % 2
 
 
 def pairs_of_round(count: int, number: int) -> Iterator[tuple[int, int]]:
-    """The pairs of round `number` of `count` items (the circle method): those whose sum is twice `number`.
+    """Yield the pairs of round `number` of `count` items (the circle method): those whose sum is twice `number`.
 
     With an odd count, one item rests in each round.
     """
@@ -240,7 +240,7 @@ def pairs_of_round(count: int, number: int) -> Iterator[tuple[int, int]]:
 
 
 def rounds(items: Sequence[T], limit: int | None = None) -> Iterator[tuple[tuple[T, T], ...]]:
-    """Every pair of `items` once, in rounds in which no item occurs twice; or `limit` evenly spaced rounds."""
+    """Yield every pair of `items` once, in rounds in which no item occurs twice; or `limit` evenly spaced rounds."""
     available = full_round_count(len(items))
     used = available if limit is None else min(limit, available)
     for index in range(used):
@@ -249,15 +249,15 @@ def rounds(items: Sequence[T], limit: int | None = None) -> Iterator[tuple[tuple
 
 
 def round_count(count: int) -> int:
-    """The number of rounds for this many nodes: all of them, or those of the sample."""
+    """Return the number of rounds for this many nodes: all of them, or those of the sample."""
     if count <= ALL_PAIRS_UP_TO:
         return full_round_count(count)
     return min(MAX_ROUNDS, max(LEAST_ROUNDS, 2 * SAMPLED_PAIRS // count))
 
 
 def schedule(names: Sequence[str], *, max_rounds: int | None = None) -> Schedule:
-    """The rounds for these nodes; with more than `ALL_PAIRS_UP_TO` of them (or with `max_rounds`) an evenly spaced
-    selection.
+    """Return the rounds for these nodes; with more than `ALL_PAIRS_UP_TO` of them (or with `max_rounds`) an evenly
+    spaced selection.
 
     Each selected round still pairs every node (all but one if their number is odd), so a fault of a single node shows
     in every round; only a fault between two particular nodes can be missed.
@@ -268,10 +268,10 @@ def schedule(names: Sequence[str], *, max_rounds: int | None = None) -> Schedule
 
 
 def disjoint(requests: Iterable[Request]) -> tuple[tuple[Request, ...], ...]:
-    """Arrange requests between nodes in rounds in which no node has two.
+    """Arrange requests between nodes in rounds such that no node has two requests in a round.
 
-    A request goes into the first round in which all its nodes are free, so requests planned in the order of `schedule`
-    get its rounds. Those of the same nodes stay together only if they are one request.
+    A request goes into the first round where all its nodes are free, so requests planned in the order of `schedule` get
+    its rounds. Requests of the same nodes stay together only if they are one request.
     """
     found: list[list[Request]] = []
     busy: dict[str, set[int]] = {}
@@ -295,7 +295,7 @@ Trials = Mapping[frozenset[str], bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to which the trials lead.
+    """The answer that follows from the trials.
 
     Args:
         kind: `nodes` (each of `nodes` hangs with a node that completes without it), `between` (the two of `nodes` hang
@@ -320,7 +320,7 @@ class Answer:
 
 
 def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int = 2) -> tuple[Group, ...]:
-    """The groups to try next, all at once; empty when the answer is known.
+    """Return the groups to try next, all at once; empty when the answer is known.
 
     Args:
         nodes: all nodes, in rank order; together they hang.
@@ -332,26 +332,26 @@ def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size:
 
 
 def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int = 2) -> Answer | None:
-    """The answer from the trials so far; None when nothing was tried."""
+    """Return the answer from the trials so far; None when nothing was tried."""
     if not trials:
         return None
     untried, kind, named = _walk(nodes, trials, suspects, min_size)
 
     def listed(result: bool | None) -> tuple[Group, ...]:
-        return tuple(_in_order(group, nodes) for group, passed in trials.items() if passed is result)
+        return tuple(_sort_nodes(group, nodes) for group, passed in trials.items() if passed is result)
 
-    sound = _sound(trials)
+    sound = _sound_nodes(trials)
     ended = sum(passed is not None and len(group) < len(nodes) for group, passed in trials.items())
     return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
 
 
-def _in_order(group: Iterable[str], nodes: Group) -> Group:
+def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:
     members = set(group)
     return tuple(node for node in nodes if node in members)
 
 
-def _sound(trials: Trials) -> set[str]:
-    """The nodes that completed a trial."""
+def _sound_nodes(trials: Trials) -> set[str]:
+    """Return the nodes that completed a trial."""
     return {name for group, passed in trials.items() if passed for name in group}
 
 
@@ -369,14 +369,14 @@ def _walk(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step
 
 def _bisect(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _Step:
     """Try parts of all nodes, then parts of the first that hangs, and all nodes again if none does."""
-    failing = (*_in_order(suspects, nodes), *(node for node in nodes if node not in suspects))
+    failing = (*_sort_nodes(suspects, nodes), *(node for node in nodes if node not in suspects))
     while len(failing) > max(2, min_size):
         smaller: Group | None = None
         is_open = False
         for parts in _splits(failing, min_size):
-            untried = tuple(_in_order(part, nodes) for part in parts if frozenset(part) not in trials)
+            untried = tuple(_sort_nodes(part, nodes) for part in parts if frozenset(part) not in trials)
             if untried:
-                return untried, "open", _in_order(failing, nodes)
+                return untried, "open", _sort_nodes(failing, nodes)
             is_open = is_open or any(trials[frozenset(part)] is None for part in parts)
             hanging = [part for part in parts if trials[frozenset(part)] is False]
             if hanging:
@@ -385,21 +385,21 @@ def _bisect(nodes: Group, trials: Trials, suspects: Group, min_size: int) -> _St
         if smaller is None:
             if not is_open and len(failing) == len(nodes):
                 return _retest_whole(nodes, trials, suspects or nodes)
-            return (), "open" if is_open else "group", _in_order(failing, nodes)
+            return (), "open" if is_open else "group", _sort_nodes(failing, nodes)
         failing = smaller
     if len(failing) == 2 and len(nodes) > 2:
-        return _settle_pair(nodes, trials, _in_order(failing, nodes))
+        return _settle_pair(nodes, trials, _sort_nodes(failing, nodes))
     if len(failing) == len(nodes):
         return _retest_whole(nodes, trials, suspects or nodes)
-    return (), "group", _in_order(failing, nodes)
+    return (), "group", _sort_nodes(failing, nodes)
 
 
 def _splits(group: Group, min_size: int) -> Iterator[tuple[Group, ...]]:
-    """Three ways to split a group in two: into halves, by whether the other two splits agree on a node, and into every
-    other node.
+    """Yield three ways to split a group in two: into halves, by whether the other two splits agree on a node, and into
+    every other node.
 
-    In one of them any two nodes are in the same part, so a pair that hangs is never missed. Of four nodes the first
-    two splits are the neighbours in a ring of them, which is what most collectives connect.
+    Any two nodes are in the same part of at least one split, so a pair that hangs is never missed. For four nodes the
+    first two splits are the neighbours in a ring of them, which is what most collectives connect.
     """
     half = (len(group) + 1) // 2
     upper = [index >= half for index in range(len(group))]
@@ -416,7 +416,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step | N
     """Try two suspects together, or one with another node, and at the same time the rest without them.
 
     Suspects may only be witnesses of a fault that is elsewhere: if they complete without the rest, the fault is there.
-    None if nothing hangs, so that the fault may be between any two of all nodes.
+    Returns None if nothing hangs, so that the fault may be between any two of all nodes.
     """
     others = tuple(node for node in nodes if node not in suspects)
     if not others:
@@ -425,7 +425,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step | N
     first = suspects if len(suspects) == 2 else others if len(others) == 2 else (suspects[0], others[0])
     rest = tuple(node for node in nodes if node not in first)
     wanted = [first, rest] if len(rest) > 1 else [first]
-    untried = _untried(wanted, trials, nodes)
+    untried = _pick_untried(wanted, trials, nodes)
     if untried:
         return untried, "open", suspects
     first_passed, rest_passed = (trials.get(frozenset(group)) for group in (first, rest))
@@ -442,7 +442,7 @@ def _retest_suspects(nodes: Group, trials: Trials, suspects: Group) -> _Step | N
     for pair in across:
         if trials.get(frozenset(pair)) is False:
             return _settle_pair(nodes, trials, pair)
-    untried = _untried(across, trials, nodes)
+    untried = _pick_untried(across, trials, nodes)
     if untried:
         return untried, "open", suspects
     if any(trials[frozenset(pair)] is None for pair in across):
@@ -461,28 +461,28 @@ def _retest_whole(nodes: Group, trials: Trials, named: Group) -> _Step:
 def _settle_pair(nodes: Group, trials: Trials, pair: Group) -> _Step:
     """Try each of two nodes that hang together with another one, unless it has completed a trial before."""
     others = [node for node in nodes if node not in pair]
-    sound = _sound(trials)
+    sound = _sound_nodes(trials)
     others.sort(key=lambda node: node not in sound)
     tests = {node: (node, others[index % len(others)]) for index, node in enumerate(pair) if node not in sound}
-    # A test stays the one that was made, though later trials may show that other nodes are better witnesses.
+    # A test is not repeated, though later trials may show that other nodes are better witnesses.
     for node in tests:
         made = [other for other in others if frozenset((node, other)) in trials]
         if made:
             tests[node] = (node, made[0])
-    untried = _untried(tests.values(), trials, nodes)
+    untried = _pick_untried(tests.values(), trials, nodes)
     if untried:
         return untried, "open", pair
     if not tests:
         return (), "between", pair
     if any(trials[frozenset(test)] is None for test in tests.values()):
         return (), "open", pair
-    # Each of these hangs with two others. That says something about it only if some group without it completes.
+    # Each of these hangs with two others, which is significant only if some group without it completes.
     bad = tuple(tests)
     rest = tuple(node for node in nodes if node not in bad)
     if sound:
         return (), "nodes", bad
     if len(rest) > 1:
-        untried = _untried([rest], trials, nodes)
+        untried = _pick_untried([rest], trials, nodes)
         if untried:
             return untried, "open", bad
         if trials[frozenset(rest)] is None:
@@ -490,10 +490,10 @@ def _settle_pair(nodes: Group, trials: Trials, pair: Group) -> _Step:
     return (), "every", nodes
 
 
-def _untried(groups: Iterable[Group], trials: Trials, nodes: Group) -> tuple[Group, ...]:
-    """As many of these groups as possible that were not tried, such that no two share a node."""
+def _pick_untried(groups: Iterable[Group], trials: Trials, nodes: Group) -> tuple[Group, ...]:
+    """Return as many untried groups as possible such that no two share a node."""
     found: list[Group] = []
     for group in groups:
         if frozenset(group) not in trials and not {name for taken in found for name in taken} & set(group):
-            found.append(_in_order(group, nodes))
+            found.append(_sort_nodes(group, nodes))
     return tuple(found)

@@ -21,14 +21,14 @@ _MEGATRON = frozenset(
     ("--num-layers", "--hidden-size", "--num-attention-heads", "--seq-length", "--tensor-model-parallel-size")
 )
 
-#: An option of each of these kinds is enough evidence.
+#: One option of each of these kinds is sufficient evidence.
 _SPLITS = frozenset(("--tensor-model-parallel-size", "--pipeline-model-parallel-size"))
 
 _BATCHES = frozenset(("--micro-batch-size", "--global-batch-size"))
 
 
-#: Words of a command line that show that only part of the model is trained, or that it is trained in fewer bits or with
-#: a lighter optimizer.
+#: Words of a command line that show that only part of the model is trained, or that training uses fewer bits or a
+#: lighter optimizer.
 _LIGHTER = (
     *("lora", "peft", "adapter", "quant", "4bit", "8bit", "int8", "int4", "freeze", "adafactor", "galore", "badam"),
     *("apollo", "prefix", "prompt_tun", "vllm", "sgd", "lomo", "bitfit", "ia3", "muon", "adamini"),
@@ -71,28 +71,28 @@ class TransformerShape:
 
     @property
     def dense_parameters(self) -> int:
-        """Parameters used for every token: attention, embeddings, and a feed-forward part without experts."""
+        """Return parameters used for every token: attention, embeddings, and a feed-forward part without experts."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * (self.hidden * self.groups // self.heads)
         dense = self.layers - (self.expert_layers if self.experts > 1 else 0)
         return self.layers * attention + dense * self._matrices * self.feed_forward + self.vocabulary * self.hidden
 
     @property
     def expert_parameters(self) -> int:
-        """Parameters of all experts."""
+        """Return parameters of all experts."""
         return self.expert_layers * self.experts * self._matrices * self.expert_width if self.experts > 1 else 0
 
     @property
     def parameters(self) -> int:
-        """All parameters except biases and norms."""
+        """Return all parameters except biases and norms."""
         return self.dense_parameters + self.expert_parameters
 
     @property
     def _matrices(self) -> int:
-        """Parameters of a feed-forward part for each unit of its width."""
+        """Return parameters of a feed-forward part for each unit of its width."""
         return (3 if self.gated else 2) * self.hidden
 
     def activation_bytes(self, micro_batch: int, *, tensor: int, recompute: str, sequence_parallel: bool) -> int:
-        """Bytes of the activations of all layers for one micro-batch in 16 bits.
+        """Return bytes of the activations of all layers for one micro-batch in 16 bits.
 
         Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198),
         table 2, without the terms of attention scores, which fused kernels never store.
@@ -106,7 +106,7 @@ class TransformerShape:
 
 
 def shape_of(job: Job, scope: Scope, source: str) -> TransformerShape | None:
-    """The shape that one source states; None unless layers, width and heads are known for certain."""
+    """Return the shape that one source states; None unless layers, width and heads are known for certain."""
     claims: list[Claim] = []
 
     def number(quantity: str) -> int | None:
@@ -139,8 +139,8 @@ def shape_of(job: Job, scope: Scope, source: str) -> TransformerShape | None:
 
 
 def _expert_layers(job: Job, scope: Scope, layers: int) -> int:
-    """A lower bound on the number of layers with experts: every layer, every nth, or those that a list such as
-    `[0]*3+[1]*21` marks.
+    """Return a lower bound on the number of layers with experts: every layer, every nth, or those in a list such as
+    `[0]*3+[1]*21`.
 
     A list of another form counts as none.
     """
@@ -162,7 +162,7 @@ def _count_marked_layers(text: str, layers: int) -> int:
 
 
 def named_parameters(text: str) -> int | None:
-    """The number of parameters in a name such as `meta-llama/Llama-2-70b-hf`; None if the name has no size."""
+    """Return the number of parameters in a name such as `meta-llama/Llama-2-70b-hf`; None if the name has no size."""
     found = _SIZE.findall(text.rstrip("/").rpartition("/")[2][:120])
     if len(found) != 1:
         return None
@@ -171,7 +171,7 @@ def named_parameters(text: str) -> int | None:
 
 
 def model_parameters(job: Job, scope: Scope) -> tuple[int, Claim] | None:
-    """The parameters of the model that a launch names: by its own configuration, otherwise by its name."""
+    """Return the number of parameters of a launch's model: from its own configuration, otherwise from its name."""
     for claim in job.setting("model_parameters", scope):
         counted = numbers(claim.value)
         if len(counted) == 1 and counted[0] > 0:
@@ -196,7 +196,7 @@ def format_gibibytes(amount: float) -> str:
 
 
 def uses_less_memory(launch: Launch | None) -> bool:
-    """Whether a command line has an option that needs less memory than full training."""
+    """Return whether a command line has an option that needs less memory than full training."""
     if launch is None:
         return False
     words = [word.lower() for word in launch.arguments if word is not None]
@@ -204,12 +204,12 @@ def uses_less_memory(launch: Launch | None) -> bool:
 
 
 def trains(launch: Launch) -> bool:
-    """Whether the program may train, as far as its name shows."""
+    """Return whether the program may train, as far as its name shows."""
     return _NO_TRAINING.search(launch.program.rpartition("/")[2].lower()) is None
 
 
 def is_megatron(launch: Launch) -> bool:
-    """Whether a command line has several of Megatron-LM's own options; a single one is not enough."""
+    """Return whether a command line has several of Megatron-LM's own options; a single one is not enough."""
     found = {word.partition("=")[0] for word in launch.arguments if word is not None}
     return len(found & _MEGATRON) >= 2 or bool(found & _SPLITS and found & _BATCHES)
 
@@ -235,7 +235,9 @@ class Part:
 
 
 def device_memory(job: Job, launch: Launch) -> tuple[Part, ...]:
-    """The parts on each GPU; empty if the model or its division is unknown, or if only part of the model is trained."""
+    """Return the parts on each GPU; empty if the model or its division is unknown, or if only part of the model is
+    trained.
+    """
     scope = launch.scope
     if uses_less_memory(launch):
         return ()
@@ -300,7 +302,7 @@ def _number(job: Job, launch: Launch, quantity: str, *, otherwise: int | None) -
 
 
 def _stage(job: Job, launch: Launch) -> int | None:
-    """The ZeRO stage, or the equivalent one of another sharding; None if it is set but unknown."""
+    """Return the ZeRO stage, or the equivalent one of another sharding; None if it is set but unknown."""
     if job.setting("zero_stage", launch.scope):
         return _number(job, launch, "zero_stage", otherwise=0)
     strategies = job.setting("fsdp_sharding_strategy", launch.scope)
@@ -314,7 +316,9 @@ def _stage(job: Job, launch: Launch) -> int | None:
 
 
 def _micro_batches_held(job: Job, launch: Launch, micro: int, replicas: int | None, stages: int) -> int:
-    """Micro batches whose activations the first stage of a pipeline holds: at most one for each stage."""
+    """Return the number of micro batches whose activations the first stage of a pipeline holds: at most one per
+    stage.
+    """
     whole = _number(job, launch, "train_batch_size", otherwise=None)
     if whole is None or replicas is None:
         return 1
@@ -322,7 +326,7 @@ def _micro_batches_held(job: Job, launch: Launch, micro: int, replicas: int | No
 
 
 def _is_offloaded(job: Job, launch: Launch, quantity: str) -> bool:
-    """Whether a part may be kept in host memory."""
+    """Return whether a part may be kept in host memory."""
     claims = job.setting(quantity, launch.scope)
     return bool(claims) and {text for claim in claims for text in texts(claim.value)} != {"none"}
 
@@ -340,7 +344,7 @@ _BY_DEVICE = re.compile(r"(?i)cuda|gpu|cpu|device|accelerator|platform|backend|n
 
 
 def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], tuple[Claim, ...]]:
-    """The backends that the job may use (`gloo`, `nccl`, `mpi` ...), with the claims that state them."""
+    """Return the backends that the job may use (`gloo`, `nccl`, `mpi` ...), with the claims that state them."""
     names: set[str] = set()
     claims: list[Claim] = []
     for scope in scopes:
@@ -352,11 +356,12 @@ def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], 
     return frozenset(names), tuple(dict.fromkeys(claims))
 
 
-def asked_backend(job: Job, scopes: Sequence[Scope]) -> tuple[str, tuple[Claim, ...]]:
-    """`nccl` or `gloo` if every rank of the job certainly uses it, with the claims that state it; otherwise empty.
+def requested_backend(job: Job, scopes: Sequence[Scope]) -> tuple[str, tuple[Claim, ...]]:
+    """Return `nccl` or `gloo` if every rank of the job certainly uses it, with the claims that state it; otherwise
+    empty.
 
-    A job that requests GPUs and names no backend asks for NCCL, which torch takes for tensors on GPUs; so does one that
-    falls back to another only without them (`nccl if torch.cuda.is_available() else gloo`).
+    A job that requests GPUs and sets no backend requests NCCL, which torch uses for tensors on GPUs; so does a job that
+    falls back to another backend only without GPUs (`nccl if torch.cuda.is_available() else gloo`).
     """
     names, stated = stated_backends(job, scopes)
     if any(not claim.alternatives for claim in stated):
@@ -372,7 +377,7 @@ def asked_backend(job: Job, scopes: Sequence[Scope]) -> tuple[str, tuple[Claim, 
 
 
 def gpu_requests(job: Job, scopes: Sequence[Scope]) -> tuple[Claim, ...]:
-    """The claims that request GPUs from a scheduler or launcher."""
+    """Return the claims that request GPUs from a scheduler or launcher."""
     found: list[Claim] = []
     for quantity in ("gpus_per_node", "gpus_per_task"):
         for scope in scopes:

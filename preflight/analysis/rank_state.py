@@ -1,4 +1,4 @@
-"""What is known of each rank of a run, the culprit of a failed one, the evidence for it, and what stacks of ranks show.
+"""The known state of each rank of a run, the culprit of a failed one, the evidence, and the meaning of ranks' stacks.
 
 Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each has a number that is
 unique in the group, which others use to report the members they wait for, and a readable name.
@@ -17,11 +17,11 @@ from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
 
 _SIGABRT = 6
-#: A larger number is not a count of anything a rank has done.
+#: Largest plausible count of anything that a rank has done.
 _MAX_COUNT = 1 << 53
-#: A rank that sent nothing for longer than this did not run in between.
+#: A rank that sends nothing for longer than this did not run in between.
 _LATE_S = 2 * rank_events.HEARTBEAT_S
-#: The role of equal members, which are named by their number.
+#: The role of equal members, which are identified by their number.
 RANK = "rank"
 #: The role of a worker that waits to replace another one.
 BACKUP_WORKER = "spare"
@@ -43,14 +43,14 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name: `rank 3`, `server 1`."""
+        """Return the member's name: `rank 3`, `server 1`."""
         index = self.rank if self.index is None else self.index
         return f"{self.role} {index}" if index != "" else f"{self.role} without an index"
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's attempts to connect to another one's port: the first was at `since_s`, the latest at `at_s`, with the
+    """A member's attempts to connect to another member's port: the first at `since_s`, the latest at `at_s`, with the
     same result.
     """
 
@@ -129,24 +129,26 @@ class RankView:
 
     @property
     def alive(self) -> bool:
-        """Whether it has neither a result nor a failure."""
+        """Return whether the member has neither a result nor a failure."""
         return not self.done and self.failure is None
 
     @property
     def unable_s(self) -> float:
-        """How long it could not run since its main thread last moved: without a processor, stopped or frozen."""
+        """Return how long the member could not run since its main thread last moved: without a CPU, stopped or
+        frozen.
+        """
         return max(0.0, (self.starved_s or 0.0) + self.silent_s - self.idle_at_change_s)
 
     @property
     def dial_failed(self) -> bool:
-        """Whether it ended because it could not connect to the port of the master, or of a server."""
+        """Return whether the member ended because it could not connect to the port of the master, or of a server."""
         failing = self.dial_result not in ("", "open") or any(dial.result != "open" for dial in self.dials.values())
         return self.failure is not None and failing
 
     @property
     def consequence(self) -> bool:
-        """Whether it ended because another rank did, by its own report or because a library aborted after a peer's
-        connection broke.
+        """Return whether the member ended because of another rank, by its own report or because a library aborted after
+        a peer's connection broke.
         """
         if self.failure is None:
             return False
@@ -159,22 +161,22 @@ class RankView:
 
     @property
     def gave_up_on(self) -> tuple[int, ...]:
-        """The members that it names as the reason for its end."""
+        """Return the members that this member reports as the reason for its end."""
         return tuple(number for _, problem in self.problems for number in _numbers(problem.get("because", ())))
 
     def problem(self, kind: str) -> Mapping[str, Any] | None:
-        """The first problem of this kind it reported."""
+        """Return the first problem of this kind that the member reported."""
         return next((data for _, data in self.problems if data.get("problem") == kind), None)
 
     def problem_at(self, kind: str) -> float | None:
-        """When it reported that problem."""
+        """Return when the member reported the problem."""
         return next((at for at, data in self.problems if data.get("problem") == kind), None)
 
 
 def build_views(
     members: Sequence[Member], events: Sequence[EventRecord], records: Sequence[FactRecord], *, began_s: float
 ) -> dict[int, RankView]:
-    """The members by number."""
+    """Return the members by number."""
     found = {
         m.rank: RankView(m.rank, m.node, m.key, began_s, m.name, m.role, last_event_at=began_s, changed_at=began_s)
         for m in sorted(members, key=lambda member: member.rank)
@@ -198,7 +200,7 @@ def build_views(
 
 
 def replaced(members: Sequence[Member], events: Sequence[EventRecord]) -> dict[int, Member | None]:
-    """The members that a backup worker has replaced, by number, with that worker."""
+    """Return the members that a backup worker has replaced, by number, with that worker."""
     by_number = {member.rank: member for member in members}
     errors = [
         event.data for event in events if event.origin == "child" and event.data.get("event") == rank_events.REPLACED
@@ -263,7 +265,7 @@ def _on_heartbeat(view: RankView, event: EventRecord) -> None:
         return
     view.progress = progress
     _mark_changed(view, event.at_s)
-    # Its current activity may not have been reported when it began, because most are short; this one may last.
+    # The start of the current activity may not have been reported, because most are short; this one may last.
     view.what = str(data.get("what", ""))
     view.waiting_for = _numbers(data.get("waiting_for", ()))
     view.idle = data.get("idle") is True
@@ -338,7 +340,9 @@ def _number(value: Any) -> int:
 
 
 def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
-    """The members that these requests start. If two share a number, the later one is numbered after all others."""
+    """Return the members that these requests start. If two share a number, the later one is numbered after all
+    others.
+    """
     found: dict[int, Member] = {}
     for request in requests:
         params = request.params
@@ -351,7 +355,7 @@ def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
     return tuple(found.values())
 
 
-#: The run was ended before it finished, and nothing shows that any member is at fault.
+#: The run was ended before it finished, and there is no sign that any member is at fault.
 UNFINISHED = "unfinished"
 
 
@@ -387,7 +391,7 @@ class Limits:
 
 
 LIMITS = Limits()
-#: At most this many names are listed in a sentence.
+#: Largest number of names in a sentence.
 _MAX_NAMES = 8
 
 
@@ -420,7 +424,7 @@ class Culprit:
 
     @property
     def title(self) -> str:
-        """`worker 3 on node-b`; empty if no member is named."""
+        """Return `worker 3 on node-b`; empty if no member is named."""
         return f"{self.name} on {self.node}" if self.name else ""
 
 
@@ -448,24 +452,24 @@ def make_culprit(
 
 
 def title(view: RankView) -> str:
-    """Name and node: `rank 3 on node-b`."""
+    """Return name and node: `rank 3 on node-b`."""
     return f"{view.name} on {view.node}"
 
 
 def describe_activity(view: RankView) -> str:
-    """The last activity of the rank, in words that follow "during"."""
+    """Return the last activity of the rank, in words that follow "during"."""
     if not view.started:
         return "starting"
     return view.what or rank_events.activity_of(view.phase, view.role)
 
 
 def nodes_text(group: Sequence[RankView]) -> str:
-    """The nodes of these members, each once."""
+    """Return the nodes of these members, each once."""
     return fold(list(dict.fromkeys(v.node for v in group)))
 
 
 def names_text(group: Sequence[Member | RankView]) -> str:
-    """The members' names combined: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
+    """Return the members' names combined: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
     by_role = grouped((view.role, view.name) for view in group)
     parts: list[str] = []
     for role, names in by_role.items():
@@ -478,12 +482,12 @@ def names_text(group: Sequence[Member | RankView]) -> str:
 
 
 def fold(names: Sequence[str]) -> str:
-    """All names if they are few, otherwise the first ones and the number of others."""
+    """Return all names if they are few, otherwise the first ones and the number of others."""
     return join_some(names, _MAX_NAMES)
 
 
 def by_time(views: Views, when: Callable[[RankView], float | None]) -> list[RankView]:
-    """The members for which `when` returns a time, earliest first."""
+    """Return the members for which `when` returns a time, earliest first."""
     timed = [(at_s, view.rank, view) for view in views.values() if (at_s := when(view)) is not None]
     return [view for _, _, view in sorted(timed, key=lambda item: item[:2])]
 
@@ -507,17 +511,17 @@ class Frame:
 
     @property
     def text(self) -> str:
-        """`all_reduce (distributed_c10d.py:3252)`."""
+        """Return `all_reduce (distributed_c10d.py:3252)`."""
         return f"{self.function} ({self.path.rsplit('/', 1)[-1]}:{self.line})"
 
     @property
     def in_framework(self) -> bool:
-        """Whether it is in the framework's own code."""
+        """Return whether it is in the framework's own code."""
         return any(folder in self.path for folder in _FRAMEWORKS)
 
 
 def frames_of(text: str) -> list[Frame]:
-    """The frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
+    """Return the frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
     threads = [[Frame(name, path, line) for path, line, name in _FRAME.findall(block)] for block in _THREAD.split(text)]
     own = [frames for frames in threads if any("reference_trainer" in frame.path for frame in frames)]
     main = [frames for frames in own if any(frame.function in _ENTRIES for frame in frames)]
@@ -525,7 +529,7 @@ def frames_of(text: str) -> list[Frame]:
 
 
 def find_outside(views: Views, found: Culprit) -> Culprit | None:
-    """The few members that are in code outside the framework, while most wait in the call that all have entered.
+    """Return the few members that are in code outside the framework, while most wait in the call that all have entered.
 
     `found` is the result without stacks: all members hang together, and none is named.
     """

@@ -121,7 +121,7 @@ def _hello(view: RankView) -> Hello:
 
 
 def _own_fault(hello: Hello) -> str:
-    """The reason why a report is wrong by itself, regardless of the others; empty if it is not."""
+    """Return the reason why a report is wrong by itself, regardless of the others; empty if it is not."""
     if hello.role == RANK:
         return ""
     if hello.role not in _COUNTS:
@@ -173,7 +173,7 @@ def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
 
 
 def _unused_indexes_text(role: str, hellos: Sequence[Hello], views: Views) -> str:
-    """The unused indexes of a role, once all members have reported."""
+    """Return the unused indexes of a role, once all members have reported."""
     if len(hellos) < len(views):
         return ""
     free = _unused_indexes(role, hellos)
@@ -189,7 +189,7 @@ def _unused_indexes(role: str, hellos: Sequence[Hello]) -> list[int]:
 
 
 def _odd_count(hellos: Sequence[Hello], views: Views, *, role: str) -> _Mismatch | None:
-    """A member configured with a different count; the right count is the number of members of the role."""
+    """Return a member configured with a different count; the right count is the number of members of the role."""
     started = sum(view.role == role for view in views.values())
     return _find_odd(hellos, lambda hello: hello.counts.get(role), lambda value: f"{value} {role}s", right=started)
 
@@ -212,7 +212,7 @@ def _odd_servers(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
 def _find_odd(
     hellos: Sequence[Hello], value_of: Callable[[Hello], Any], as_written: Callable[[Any], str], *, right: Any = None
 ) -> _Mismatch | None:
-    """The member whose setting differs from that of most others, or from `right` if any member has that."""
+    """Return the member whose setting differs from that of most others, or from `right` if any member has that."""
     groups: dict[Any, list[Hello]] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         value = value_of(hello)
@@ -237,8 +237,8 @@ def _find_odd(
 
 
 def _odd_parameters(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """A member that trains other parameters, or assigns them to the servers differently; with the first piece that
-    differs.
+    """Return a member that trains other parameters, or assigns them to the servers differently; with the first piece
+    that differs.
     """
     odd = _find_odd(hellos, lambda hello: hello.parameters or None, str)
     if odd is None:
@@ -263,7 +263,7 @@ def _first_difference(odd: Hello, other: Hello) -> str:
 
 
 def _surplus(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """A surplus member, whose index is not below the count that all others have."""
+    """Return a surplus member, whose index is not below the count that all others have."""
     for hello in hellos:
         count = hello.counts.get(hello.role)
         if hello.index is not None and count is not None and not 0 <= hello.index < count:
@@ -287,7 +287,7 @@ _COMPARISONS: tuple[Callable[[Sequence[Hello], Views], _Mismatch | None], ...] =
 
 
 def _missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | None:
-    """An index that every member expects but that no process was started for."""
+    """Return an index that every member expects but that no process was started for."""
     for role in dict.fromkeys(hello.role for hello in hellos):
         free = _unused_indexes(role, hellos)
         if not free:
@@ -433,8 +433,8 @@ def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
 
 
 def _cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
-    """The results of connecting, as far as they can be judged yet; a success within one node says nothing about the
-    network.
+    """Return the results of connecting, as far as they can be judged yet; a success within one node says nothing about
+    the network.
     """
     cells: list[Cell[Dial]] = []
     for worker in views.values():
@@ -456,7 +456,7 @@ def _cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
 
 
 def _is_pending(views: Views) -> bool:
-    """Whether a running worker has not yet connected to all the servers that other workers have."""
+    """Return whether a running worker has not yet connected to all the servers that other workers have."""
     dialled = {number for view in views.values() for number in view.dials}
     return any(view.alive and view.started and view.dials and set(view.dials) < dialled for view in views.values())
 
@@ -495,7 +495,7 @@ def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culpr
 
 
 def _opened_text(views: Views, server: RankView) -> str:
-    """The members that do connect to it."""
+    """Return the members that do connect to it."""
     opened = [v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"]
     return f", which listens, and which {names_text(opened)} can open" if opened else ", though it listens"
 

@@ -98,12 +98,12 @@ HISTORY: Callable[[F], F] = combine(
         help="Remove older runs from the history: 180d, or all but the newest 500runs. Default: keep all.",
     ),
 )
-#: What follows for the scheduler of the nodes.
+#: Actions in the scheduler of the nodes.
 ACT: Callable[[F], F] = combine(
     click.option(
         "--act-on",
         type=click.Choice(["slurm", "kubernetes"]),
-        help="What manages the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
+        help="Scheduler of the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
     ),
     click.option("--act", is_flag=True, help="Run these commands."),
     click.option(
@@ -129,8 +129,8 @@ BACKUP = click.option(
 PROFILE_MODEL = click.option(
     "--profile-model",
     is_flag=True,
-    help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and say how long a step "
-    "of the job would communicate.",
+    help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and report how long a "
+    "step of the job would communicate.",
 )
 BACKEND = click.option(
     "--smoke-backend",
@@ -167,7 +167,7 @@ def run_live(
     run_options = RunOptions(**_chosen_options(chosen, RunOptions.field_names()), smoke=smoke)
     configured = api.configure(options.choices(chosen), paths, root=root)
 
-    act = _prepared_act(chosen)
+    act = _prepare_act(chosen)
     memory = _open_history(
         chosen.get("history") or configured.history, chosen.get("history_keep") or configured.history_keep
     )
@@ -217,8 +217,8 @@ def run_live(
     return code
 
 
-def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
-    """What drains and resumes nodes after the report; None if that is not asked for.
+def _prepare_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
+    """Return a function that drains and resumes nodes after the report; None if the options do not request it.
 
     Raises:
         UsageError: the options do not fit together.
@@ -253,7 +253,8 @@ def _prepared_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
 
 
 def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
-    """Open the history before the run, so that a wrong address does not cost one; return what adds a report to it.
+    """Open the history before the run, so that a wrong address does not waste a run; return a function that adds a
+    report.
 
     Raises:
         UsageError: the address or the time is wrong, or the database cannot be opened.
@@ -271,7 +272,7 @@ def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
 
     def remember(found: Report) -> None:
         if why := why_not_kept(found):
-            click.echo(f"preflight: the history does not keep this run: {why}", err=True)
+            click.echo(f"preflight: the history does not store this run: {why}", err=True)
             return
         add_run(database, found, keep=keep)
         database.close()
@@ -280,7 +281,6 @@ def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
 
 
 def _chosen_options(chosen: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The options that the user gave, of those with these names."""
     return {name: chosen[name] for name in names if chosen.get(name) is not None}
 
 
@@ -494,7 +494,7 @@ def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int
         if len(made.copies) > 1:
             others = ", ".join(copy.path for copy in made.copies[1:])
             raise Refusal(f"{others} must change as well; use --to DIR to write all of them")
-        _show(execution.encoded(top, made.copies[0]), made.copies[0].path)
+        _show(execution.encode_copy(top, made.copies[0]), made.copies[0].path)
         return 0
     if chosen["submits"] and not made.batch:
         raise Refusal(f"--submit needs a script with #SBATCH lines, and {path} has none; use --run to run it here")
@@ -631,7 +631,7 @@ def deliver_live(
 
             write(api.crashed(error, verb=verb))
             raise
-        return write(_with_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
+        return write(_add_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
 
 
 def deliver_document(
@@ -658,8 +658,8 @@ def deliver_document(
         output.put(content if isinstance(content, bytes) else encoded(content, style.encoding), name, path)
 
 
-def _with_price(report: Report, chosen: float | None, configured: float | None) -> Report:
-    """Add the avoided cost in money, if anything was avoided and a price is known."""
+def _add_price(report: Report, chosen: float | None, configured: float | None) -> Report:
+    """Add the avoided cost in money if a cost was avoided and a price is known."""
     price = chosen if chosen is not None else configured
     if report.avoided_cost is None or price is None:
         return report
@@ -690,7 +690,7 @@ def _event_stream(target: str | None, verb: str) -> AbstractContextManager[Event
 
 
 def _style(chosen: dict[str, Any]) -> Style:
-    """Return how detailed the report should be."""
+    """Return the amount of detail that the options request."""
     from preflight._util.usage_error import UsageError
     from preflight.reporters.base import Style
 

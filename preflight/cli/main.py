@@ -232,7 +232,7 @@ def explain(name: str, site_rules: tuple[Path, ...]) -> int:
     """
     from preflight.commands.rule_docs import explanation
 
-    _print(explanation(name, site_rules, width=_columns()) + "\n")
+    _print(explanation(name, site_rules, width=_terminal_width()) + "\n")
     return 0
 
 
@@ -258,7 +258,7 @@ def rules(output: str, folder: Path | None, site_rules: tuple[Path, ...]) -> int
         changed = rule_docs.write(folder, all_items(site_rules))
         _print("".join(f"{path}\n" for path in changed) or f"{folder} is up to date\n")
     else:
-        _print(listing(output, site_rules, width=_columns()))
+        _print(listing(output, site_rules, width=_terminal_width()))
     return 0
 
 
@@ -324,8 +324,8 @@ def _progress(chosen: dict[str, Any]) -> AbstractContextManager[Progress]:
     )
 
 
-def _columns() -> int | None:
-    """Return the width of the terminal, or None if standard output is not a terminal."""
+def _terminal_width() -> int | None:
+    """Return the width of the terminal; None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

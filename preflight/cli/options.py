@@ -116,7 +116,7 @@ def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def output(what: str) -> Callable[[F], F]:
-    """The option for formats and their files; `what` is its help up to "Repeatable."."""
+    """Return the option for formats and their files; `what` is its help up to "Repeatable."."""
     return click.option(
         *("-o", "--output", "outputs"), multiple=True, metavar="FORMAT[:FILE]", help=f"Write {what}. Repeatable."
     )

@@ -183,7 +183,6 @@ def history(
 
 
 def _days(text: str) -> int | None:
-    """The days of `30d`; None for `all`."""
     from preflight._util.usage_error import UsageError
 
     if text == "all":

@@ -149,7 +149,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
 
     try:
         request = platform_of(platform)
-        compared = _compared(request, targets, since, root, found.configuration)
+        compared = _compare_with_base(request, targets, since, root, found.configuration)
         done = publish(
             request, key, lambda before: written(compared, key, before=before, max_characters=request.max_characters)
         )
@@ -160,10 +160,10 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     return 0
 
 
-def _compared(
+def _compare_with_base(
     request: GitHub | GitLab, targets: tuple[Path, ...], since: str, root: Path | None, configuration: Configuration
 ) -> ChangeReport:
-    """The report, compared with the base; where that is not possible, the report on all jobs and the reason."""
+    """Return the report compared with the base; if that is impossible, the report on all jobs and the reason."""
     from preflight import api
     from preflight._util.usage_error import UsageError
     from preflight.commands.comment import ChangeReport

@@ -101,7 +101,7 @@ _POLICY: Callable[[F], F] = options.combine(
         type=_ANSWER,
         default="allow",
         show_default=True,
-        help="What happens to an object that cannot be judged: no time, too many requests, a bug in preflight.",
+        help="Action for an object that cannot be judged: no time, too many requests, a bug in preflight.",
     ),
     click.option(
         "--concurrency",
@@ -144,9 +144,7 @@ _POLICY: Callable[[F], F] = options.combine(
     help="File with a token: reviews are answered at /admit/TOKEN only, which the API server alone should know. "
     "Default: at /admit, for everyone who can reach it.",
 )
-@click.option(
-    "--on-too-large", type=_ANSWER, help="What happens to a request above --max-bytes. Default: as --on-failure."
-)
+@click.option("--on-too-large", type=_ANSWER, help="Action for a request above --max-bytes. Default: as --on-failure.")
 @click.option(
     "--max-bytes",
     type=click.IntRange(4096, 64 * 1024 * 1024),
@@ -278,7 +276,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def _address(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    """The host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`."""
+    """Return the host and port of `HOST:PORT`, `[::1]:PORT` or `PORT`."""
     if value is None:
         return None
     host, _, port = value.rpartition(":")

@@ -1,9 +1,9 @@
 """What a change does to the jobs of a repository, and the comment about it on a pull request, on GitHub and GitLab.
 
 The author of the change chooses file names, values, and what messages quote of them, so this text may try to imitate
-the comment or to mention people. It is written into an HTML block, where Markdown has no effect. Words with other
-characters than letters go into `<code>`, where mentions (`@user`), references (`#1`, `!2`) and addresses do not become
-links.
+the comment or to mention people. The text is written into an HTML block, where Markdown has no effect. Words with
+characters other than letters go into `<code>`, where mentions (`@user`), references (`#1`, `!2`) and addresses do not
+become links.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class ChangeReport:
     """The content of a comment.
 
     Args:
-        report: on the jobs that the change touches, with the findings that are new.
+        report: the report on the jobs that the change touches, with the findings that are new.
         on_changed_lines: fingerprints of the findings with a location on a line that was changed or added.
         plans: by job, only those for whose ranks something changes.
-        not_compared: why there was nothing to compare with; the report is then on all jobs. Empty otherwise.
+        not_compared: why there was nothing to compare with; the report then covers all jobs. Empty otherwise.
     """
 
     report: Report
@@ -103,13 +103,13 @@ def _plans(versions: Versions) -> list[JobChange]:
     new = {job.name: job for job in versions.touched}
     found = []
     for name in sorted({*old, *new}):
-        changes = changes_between(plan_of(_one(old.get(name))), plan_of(_one(new.get(name))))
+        changes = changes_between(plan_of(_as_tuple(old.get(name))), plan_of(_as_tuple(new.get(name))))
         if changes:
             found.append(JobChange(name, changes))
     return found
 
 
-def _one(job: Job | None) -> tuple[Job, ...]:
+def _as_tuple(job: Job | None) -> tuple[Job, ...]:
     return () if job is None else (job,)
 
 
@@ -125,8 +125,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def changed_lines(old: Sequence[str], new: Sequence[str]) -> frozenset[int]:
-    """The numbers (from 1) of the lines of `new` that are not in `old`. Between the first and the last difference of
-    large files, all lines count.
+    """Return the numbers (from 1) of the lines of `new` that are not in `old`. Between the first and the last
+    difference of large files, all lines count.
     """
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -146,20 +146,20 @@ def changed_lines(old: Sequence[str], new: Sequence[str]) -> frozenset[int]:
     )
 
 
-#: What each platform accepts in one comment, in characters; a little less, because it may count differently.
+#: Largest comment on each platform, in characters; slightly below its limit, because it may count differently.
 GITHUB_CHARACTERS, GITLAB_CHARACTERS = 65_000, 990_000
 _SIGNS = {Severity.ERROR: "❌ error", Severity.WARNING: "⚠️ warning", Severity.INFO: "ℹ️ info"}
 _MAX_TEXT = 1200
 _MAX_VALUE = 300
 _MAX_REASONS = 10
-#: Findings that the hidden line remembers, by the first characters of their fingerprints.
+#: Largest number of findings in the hidden line, which holds the first characters of their fingerprints.
 _MAX_REMEMBERED = 400
 _REMEMBERED_LENGTH = 12
 #: Space for the list of what was not judged.
 _MAX_REASONS_LENGTH = 8_000
 _MARKER = "<!-- preflight-comment"
 _REMEMBERED = re.compile(r"<!-- preflight-comment ([0-9a-f]{12}) listed=((?:[0-9a-f]{12}(?:,[0-9a-f]{12})*)?) -->")
-#: A word or number that nothing turns into a link, with punctuation around it.
+#: A word or number that no platform turns into a link, with punctuation around it.
 _PLAIN = re.compile(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\d{1,4})?)\)?[.,;:]?\Z")
 
 
@@ -169,7 +169,7 @@ class Comment:
 
     Args:
         body: Markdown.
-        says_something: whether it is worth a comment where there is none yet.
+        says_something: whether the comment is worth creating if none exists yet.
     """
 
     body: str
@@ -177,12 +177,12 @@ class Comment:
 
 
 def key_of(paths: Sequence[str]) -> str:
-    """What distinguishes the comments of several runs on one pull request: the paths that they judge."""
+    """Return a hash of the judged paths, which tells the comments of several runs on one pull request apart."""
     return hashlib.sha256("\0".join(sorted(paths)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 def is_ours(body: str, key: str) -> bool:
-    """Whether this is the comment of that run."""
+    """Return whether a run with this key wrote the comment."""
     found = _REMEMBERED.match(body)
     return found is not None and found[1] == key
 
@@ -192,8 +192,8 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
 
     Args:
         key: see `key_of`.
-        before: the present comment, which is replaced; only the hidden line in it is read.
-        max_characters: of the platform. What does not fit is counted.
+        before: the present comment, which is replaced; only its hidden line is read.
+        max_characters: limit of the platform. Findings that do not fit are counted.
     """
     findings = found.report.findings
     now = [finding.fingerprint[:_REMEMBERED_LENGTH] for finding in findings]
@@ -203,7 +203,7 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
     lines = [f"{_MARKER} {key} listed={','.join(dict.fromkeys(now[:_MAX_REMEMBERED]))} -->"]
     lines += [f"### preflight: {_headline(found)}", ""]
     lines += _about(found, fixed)
-    below = list(_undecided(found))
+    below = list(_undecided_block(found))
     room = max_characters - sum(len(line) + 2 for line in (*lines, *below))
     on_lines = [finding for finding in findings if finding.fingerprint in found.on_changed_lines]
     elsewhere = [finding for finding in findings if finding.fingerprint not in found.on_changed_lines]
@@ -218,7 +218,7 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
     )
     for number, (title, head, rows) in enumerate(sections):
         if rows:
-            # The plan always has a quarter, so that many findings do not hide it.
+            # A quarter is reserved for the plan, so that many findings do not hide it.
             reserve = 0 if number == len(sections) - 1 or not sections[-1][2] else max_characters // 4
             table = _table(title, head, rows, room - reserve)
             room -= len(table)
@@ -245,7 +245,7 @@ def _headline(found: ChangeReport) -> str:
 
 
 def _about(found: ChangeReport, fixed: int) -> Iterator[str]:
-    """Sentences without a word of a stranger, but those in `_html`."""
+    """Yield sentences without text from the repository, except in `_html`."""
     if fixed:
         were = "is" if fixed == 1 else "are"
         yield f"✅ {count(fixed, 'finding')} that this comment listed before {were} fixed."
@@ -265,7 +265,7 @@ def _about(found: ChangeReport, fixed: int) -> Iterator[str]:
         yield ""
 
 
-def _undecided(found: ChangeReport) -> Iterator[str]:
+def _undecided_block(found: ChangeReport) -> Iterator[str]:
     reasons = why_incomplete(found.report)
     if reasons:
         items: list[str] = []
@@ -280,7 +280,7 @@ def _undecided(found: ChangeReport) -> Iterator[str]:
 
 
 def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
-    """An HTML block; it has no empty line, which would end it. Rows that do not fit are counted."""
+    """Return an HTML block without an empty line, which would end the block. Rows that do not fit are counted."""
     cells = "".join(f"<th>{name}</th>" for name in head)
     lines = [f"<h4>{title}</h4>", "<table>", f"<tr>{cells}</tr>"]
     left = room - sum(map(len, lines)) - 300
@@ -314,17 +314,17 @@ def _changes(found: ChangeReport) -> Iterator[tuple[str, ...]]:
 
 
 def _html(text: str) -> str:
-    """Text of unknown origin as HTML of one line; what a platform could turn into a link is in `<code>`."""
-    words = _shortened(text, _MAX_TEXT).replace("`", " ").split(" ")
+    """Return untrusted text as one line of HTML; words that a platform could turn into a link are in `<code>`."""
+    words = _shorten(text, _MAX_TEXT).replace("`", " ").split(" ")
     return " ".join(word if _PLAIN.match(word) else _code(word) for word in words if word)
 
 
 def _code(text: str) -> str:
-    plain = _shortened(text, _MAX_VALUE)
+    plain = _shorten(text, _MAX_VALUE)
     return f"<code>{html.escape(plain)}</code>" if plain else ""
 
 
-def _shortened(text: str, length: int) -> str:
+def _shorten(text: str, length: int) -> str:
     plain = clean(" ".join(text.split()))
     return plain if len(plain) <= length else f"{plain[:length]} …"
 
@@ -363,8 +363,9 @@ class GitHub:
         self._client = RestClient(environment.get("GITHUB_API_URL", "https://api.github.com"), headers)
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """The number and the text of our comment. Only a comment of this token's own account is ours: anybody may copy
-        the hidden line.
+        """Return the number and the text of our comment.
+
+        Only a comment by the account of this token is ours: anybody may copy the hidden line.
         """
         found = [
             item for item in self._client.pages(f"{self._comments}/{self._number}/comments") if _is_with(item, key)
@@ -376,7 +377,7 @@ class GitHub:
         return None
 
     def _login(self) -> str:
-        """The account of the token; empty for the token of an app, such as that of a job, which has none."""
+        """Return the account of the token; empty for the token of an app, such as a job token, which has no account."""
         try:
             user = self._client.request("GET", "/user")
         except PlatformError as error:
@@ -421,7 +422,7 @@ class GitLab:
         self._client = RestClient(address, {"PRIVATE-TOKEN": token})
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """The number and the text of our note, which the account of this token wrote."""
+        """Return the number and the text of our note, written by the account of this token."""
         found = [
             item for item in self._client.pages(f"{self._notes}?sort=asc&order_by=created_at") if _is_with(item, key)
         ]
@@ -443,12 +444,12 @@ class GitLab:
 
 
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
-    """Write the comment, or replace the one that is there; return what was done.
+    """Create or replace the comment, and return a message about the result.
 
-    `write` makes the comment, given the present one. Where there is none and nothing to say, none is made.
+    `write` builds the comment, given the present one. If there is no comment and nothing to report, none is created.
 
     Raises:
-        PlatformError: the platform refuses.
+        PlatformError: the platform rejects the request.
     """
     try:
         present = platform.find(key)
@@ -491,10 +492,10 @@ def _commit(name: object) -> str:
 
 
 def platform_of(name: str, environment: Mapping[str, str] = os.environ) -> GitHub | GitLab:
-    """The pull request on `github`, or the merge request on `gitlab`, that this job runs for.
+    """Return the pull request on `github`, or the merge request on `gitlab`, that triggered this job.
 
     Raises:
-        PlatformError: there is none.
+        PlatformError: this job has none.
     """
     return GitHub(environment) if name == "github" else GitLab(environment)
 
@@ -504,14 +505,14 @@ REQUEST_TIMEOUT_S = 20.0
 TIMEOUT_S = 90.0
 _MAX_ANSWER_BYTES = 32 << 20
 _PAGE_SIZE = 100
-#: A pull request with more comments than this is not searched to its end.
+#: Largest number of pages of comments that are searched.
 _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """The comment cannot be written; the message gives the reason and what to do.
+    """The comment cannot be written; the message gives the reason and the remedy.
 
-    `status` is the code of the answer, if there was one.
+    `status` is the HTTP status of the response, if there was one.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -520,10 +521,10 @@ class PlatformError(Exception):
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the token to another host."""
+    """Rejects redirects, which would carry the token to another host."""
 
     def redirect_request(self, *arguments: Any) -> None:
-        """Refuse it; the answer is then an error."""
+        """Reject the redirect; the response is then an error."""
         return
 
 
@@ -531,10 +532,10 @@ class RestClient:
     """The API at `address`.
 
     Args:
-        headers: sent with each request, with the token.
+        headers: sent with each request; they include the token.
 
     Raises:
-        PlatformError: the address is not one to which a token may be sent.
+        PlatformError: the token must not be sent to this address.
     """
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
@@ -553,10 +554,10 @@ class RestClient:
         self._end = time.monotonic() + TIMEOUT_S
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request; return the JSON of the answer.
+        """Send a request and return the JSON of the response.
 
         Raises:
-            PlatformError: the platform answers with an error, or not in time.
+            PlatformError: the platform responds with an error, or not in time.
         """
         left = self._end - time.monotonic()
         where = f"{method} {path.partition('?')[0]}"
@@ -581,7 +582,7 @@ class RestClient:
             raise PlatformError(f"{where}: the answer is not JSON") from None
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
-        """The objects of a list that comes in pages."""
+        """Yield the objects of a paginated list."""
         for number in range(1, _MAX_PAGES + 1):
             sign = "&" if "?" in path else "?"
             page = self.request("GET", f"{path}{sign}per_page={_PAGE_SIZE}&page={number}")
@@ -594,7 +595,7 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The message of the API about an error, in a few words."""
+    """Return the API's message about an error, shortened."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):

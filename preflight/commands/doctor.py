@@ -1,5 +1,7 @@
-"""The examination of this machine, its executors and hosts, and its text: all items in parallel, each
-with a deadline."""
+"""The examination of this machine, its executors and hosts, and the text about it.
+
+All items run in parallel, each with a deadline.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,9 @@ from preflight.reporters.text.groups import count
 from preflight.runner.preparation import choose, named_nodes, recognising_executors
 from preflight.runner.session import open_fleet
 
-#: An ssh connection takes a pipe for each of its three streams here; the rest is for our own files.
+#: An ssh connection uses a pipe for each of its three streams; the rest is for our own files.
 _FILES_PER_NODE, _OWN_FILES = 4, 64
-#: Room for a recording of ten thousand nodes, and for judging it.
+#: Memory for a recording of ten thousand nodes and its judgement.
 _MIN_FREE_BYTES = 1 << 30
 #: The consequence if a group of packs is incomplete.
 _CONSEQUENCES = {
@@ -58,7 +60,7 @@ def python() -> DoctorItem:
 
 
 def packs() -> Iterator[DoctorItem]:
-    """Return packs and plugins: how many items each group has, and which cannot be loaded."""
+    """Yield the packs and plugins: the number of items in each group, and those that cannot be loaded."""
     for group, (what, lost, _) in _CONSEQUENCES.items():
         loaded = registry.load(group)
         text = f"{len(loaded.items)} from {', '.join(loaded.plugins) or 'no pack'}"
@@ -93,7 +95,7 @@ def cache(cache: Cache | None) -> DoctorItem:
 
 
 def machine(folder: Path) -> DoctorItem:
-    """Processors, memory, the disk that `folder` is on, interfaces and user, as psutil sees them."""
+    """Return processors, memory, the disk that `folder` is on, interfaces and user, as psutil reports them."""
     import psutil
 
     user, processors = psutil.Process().username(), len(psutil.Process().cpu_affinity())
@@ -139,7 +141,7 @@ def terminal(stream: TextIO, environment: Mapping[str, str]) -> DoctorItem:
 
 
 def limits(nodes: int) -> DoctorItem:
-    """Return whether many nodes can be connected at once: each connection takes files and a process here."""
+    """Return whether many nodes can be connected at once: each connection uses files and a process on this machine."""
     import psutil
 
     own = psutil.Process()
@@ -175,7 +177,7 @@ def executors() -> tuple[Executor, ...]:
 
 
 async def executor_item(executor: Executor, environment: Mapping[str, str], *, deadline_s: float) -> DoctorItem:
-    """Return whether an executor can be used from here, as it reports itself."""
+    """Return whether an executor can be used here, as the executor itself reports."""
     about = f"--on {executor.name}"
     lost = f"nodes cannot be reached with {about}"
     here = {found.name: reason for found, reason in recognising_executors(environment)}.get(executor.name, "")
@@ -202,7 +204,7 @@ async def executor_item(executor: Executor, environment: Mapping[str, str], *, d
 
 
 async def keys(environment: Mapping[str, str], home: Path) -> DoctorItem:
-    """Return which keys ssh could offer: the number held by an agent, and names of key files. No key is read."""
+    """Return the keys that ssh could offer: the number held by an agent, and names of key files. No key is read."""
     try:
         files = sorted(path.stem for path in (home / ".ssh").glob("id_*.pub"))
     except OSError:
@@ -267,7 +269,7 @@ def summary(items: Sequence[DoctorItem]) -> Iterator[str]:
 
 #: Items without which a command can do nothing.
 _FOR_LINT = ("packs.files", "packs.rules")
-#: How much longer than its deadline an item may take to report why it has no result.
+#: Grace period after the deadline in which an item may report why it has no result.
 LATE_S = 5.0
 _Make = Callable[[], Awaitable[Iterable[DoctorItem]]]
 
@@ -283,7 +285,7 @@ def examine(
     stream: TextIO,
     deadline_s: float = 20.0,
 ) -> Examination:
-    """Return what this machine can and cannot check.
+    """Return the capabilities of this machine and what is missing.
 
     Args:
         hosts, hostfile, executor, executor_options: nodes to reach, and how, as for a check.
@@ -377,7 +379,7 @@ async def _examine_parallel(parts: Sequence[tuple[str, _Make]], deadline_s: floa
 
     async def take(number: int, name: str, make: _Make) -> None:
         try:
-            # An item that keeps its own deadline gives a better message than this one.
+            # An item with its own deadline gives a better message than this one.
             with anyio.fail_after(deadline_s + LATE_S):
                 found[number] = tuple(await make())
         except TimeoutError:
@@ -410,8 +412,8 @@ SCHEMA_VERSION = 2
 class Examination:
     """The examined items, in a fixed order.
 
-    `lint`, `check` and `smoke` tell whether the command can do anything here; `executors` are the executors that can be
-    used. `exit_code` is 0 unless nothing at all can be done.
+    `lint`, `check` and `smoke` state whether the command can do anything here; `executors` are the executors that can
+    be used. `exit_code` is 0 unless nothing can be done.
     """
 
     version: str
@@ -425,7 +427,7 @@ class Examination:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of that document."""
+    """Return the JSON Schema (2020-12) of an examination."""
     return schema_of(type_adapter(Examination), "preflight examination")
 
 
@@ -438,7 +440,7 @@ _WORDS = {
 
 
 def page(examination: Examination, style: Style) -> str:
-    """Return the examination as text, with ANSI colours if `style` asks for them."""
+    """Return the examination as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     widest = min(24, max((len(item.about) for item in examination.items), default=0))
     for item in examination.items:

@@ -1,7 +1,7 @@
-"""Nodes taken out of service after a run, and given back: what is decided, how the scheduler is asked, the commands.
+"""Takes nodes out of service after a run and returns them: decisions, commands, and the scheduler's answers.
 
 Only evidence about a node alone counts: a finding about both ends of a link blames neither, and a node that did not
-answer is left to the scheduler, which sees for itself whether it answers. What is unknown changes nothing.
+answer is left to the scheduler, which knows itself whether the node answers. Unknown results change nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from preflight.executors.base import ExecutorError, run_tool
 from preflight.executors.slurm import parse_node
 from preflight.model.findings import Confidence, Severity, Status
 
-#: Begins the reason of every node that preflight takes out of service. Others are never given back.
+#: Prefix of the reason of every node that preflight takes out of service. Only these nodes are returned to service.
 PREFIX = "preflight:"
 _MAX_REASON = 200
 _ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
@@ -36,9 +36,9 @@ class Standing:
     """The state of a node, as the scheduler reports it.
 
     Args:
-        known: whether it is one of its nodes.
-        in_service: whether it accepts new work.
-        reason: why it does not; empty if it does, or without a reason.
+        known: whether the scheduler manages the node.
+        in_service: whether the node accepts new work.
+        reason: why the node does not accept work; empty if it does, or if no reason is given.
     """
 
     known: bool
@@ -47,13 +47,13 @@ class Standing:
 
     @property
     def is_ours(self) -> bool:
-        """Whether preflight took the node out of service."""
+        """Return whether preflight took the node out of service."""
         return not self.in_service and self.reason.startswith(PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens to a node, with the reason for the scheduler (`drain`) or for the log."""
+    """The action for a node, with the reason for the scheduler (`drain`) or for the log."""
 
     node: str
     action: Literal["drain", "resume", "leave"]
@@ -62,18 +62,18 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What follows from a run. `refused` is the reason why nothing is done; empty if something may be."""
+    """The decisions after a run. `refused` is the reason why nothing is done; empty if changes are allowed."""
 
     items: tuple[Decision, ...] = ()
     refused: str = ""
 
     def of(self, action: str) -> tuple[Decision, ...]:
-        """The decisions with this action."""
+        """Return the decisions with this action."""
         return tuple(item for item in self.items if item.action == action)
 
 
 def share_of(text: str) -> float:
-    """The share in `10%`. Raises ValueError if it is not a percentage from 0 to 100."""
+    """Return the share in `10%`. Raises ValueError if `text` is not a percentage from 0 to 100."""
     match = re.fullmatch(r"(\d{1,3}(?:\.\d{1,3})?)%", text)
     if match is None or float(match[1]) > 100:
         raise ValueError(f"{text}: expected a percentage, as in 10%")
@@ -81,10 +81,9 @@ def share_of(text: str) -> float:
 
 
 def blamed_nodes(report: Report) -> dict[str, str]:
-    """The nodes to take out of service, with the reason: what each has by itself, with certainty.
+    """Return the nodes to take out of service, with the reason: certain faults of the node itself.
 
-    A node counts if it answered, and a check found an error of high confidence on it and no other node, which nothing
-    suppresses.
+    A node counts if it answered and a check found an unsuppressed error of high confidence on this node alone.
     """
     answered = {record.node.name for record in report.nodes if not record.problem}
     candidates = answered.intersection(hosts_of(report).failing)
@@ -107,7 +106,7 @@ def blamed_nodes(report: Report) -> dict[str, str]:
 
 
 def is_cleared(report: Report, node: str, reason: str) -> bool:
-    """Whether this run shows that what the reason names is over: each check that it names passed on the node."""
+    """Return whether this run shows that the faults in the reason are gone: each check in it passed on the node."""
     ids = set(_ID.findall(reason))
     if not ids or node not in hosts_of(report).passing:
         return False
@@ -121,7 +120,7 @@ def is_cleared(report: Report, node: str, reason: str) -> bool:
 
 
 def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float) -> Decisions:
-    """What follows from a run.
+    """Return the decisions after a run.
 
     Args:
         standings: the state of each node of the run, and of others that preflight took out of service.
@@ -164,33 +163,33 @@ def _decision(report: Report, node: str, standing: Standing, reason: str) -> Dec
     return Decision(node, "leave", "nothing against it" if standing.in_service else "not preflight's to change")
 
 
-#: A scheduler answers within seconds, or is not asked again.
+#: Deadline for a scheduler, which normally answers within seconds.
 ANSWER_S = 30.0
 #: The key of our taint and annotation, and the type of our condition.
 KUBERNETES_KEY = "preflight-train/failing"
 KUBERNETES_CONDITION = "PreflightFailing"
-#: Slurm's words for a node that accepts no new work.
+#: Slurm's words for a node that does not accept new work.
 _CLOSED = ("DRAIN", "DOWN", "FAIL", "INVAL", "MAINT", "FUTURE", "NOT_RESPONDING", "POWERED_DOWN")
 
 Command = tuple[str, ...]
 
 
 class Slurm:
-    """Nodes of Slurm: `scontrol` drains with a reason, and resumes."""
+    """Nodes of Slurm: `scontrol` drains them with a reason, and resumes them."""
 
     name = "slurm"
 
     async def standings(self) -> dict[str, Standing]:
-        """Ask for all nodes."""
-        return _of_slurm(await _asked(["scontrol", "show", "node", "--oneliner"]))
+        """Query the state of all nodes."""
+        return _slurm_standing(await _query(["scontrol", "show", "node", "--oneliner"]))
 
     async def standing(self, node: str) -> Standing:
-        """Ask for one node."""
-        found = _of_slurm(await _asked(["scontrol", "show", "node", node, "--oneliner"]))
+        """Query the state of one node."""
+        found = _slurm_standing(await _query(["scontrol", "show", "node", node, "--oneliner"]))
         return found.get(node, Standing(False))
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """One `scontrol update`."""
+        """Return one `scontrol update`."""
         base = ("scontrol", "update", f"nodename={decision.node}")
         if decision.action == "drain":
             return ((*base, "state=drain", f"reason={decision.reason}"),)
@@ -206,24 +205,24 @@ class Kubernetes:
     name = "kubernetes"
 
     async def standings(self) -> dict[str, Standing]:
-        """Ask for all nodes."""
-        output = await _asked(["kubectl", "get", "nodes", "--output=json"])
+        """Query the state of all nodes."""
+        output = await _query(["kubectl", "get", "nodes", "--output=json"])
         try:
             items = json.loads(output)["items"]
-            return {str(item["metadata"]["name"]): _of_kubernetes(item) for item in items}
+            return {str(item["metadata"]["name"]): _kubernetes_standing(item) for item in items}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExecutorError("unreadable", f"kubectl get nodes: not a list of nodes ({error!r})") from error
 
     async def standing(self, node: str) -> Standing:
-        """Ask for one node."""
-        output = await _asked(["kubectl", "get", "node", node, "--output=json"])
+        """Query the state of one node."""
+        output = await _query(["kubectl", "get", "node", node, "--output=json"])
         try:
-            return _of_kubernetes(json.loads(output))
+            return _kubernetes_standing(json.loads(output))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ExecutorError("unreadable", f"kubectl get node {node}: not a node ({error!r})") from error
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """The reason first: a taint without one could not be resumed."""
+        """Return the commands, the reason first: a taint without a reason could not be removed later."""
         node, kubectl = decision.node, ("kubectl",)
         drains = decision.action == "drain"
         condition = {
@@ -250,7 +249,7 @@ class Kubernetes:
 SCHEDULERS: Mapping[str, type[Slurm] | type[Kubernetes]] = {"slurm": Slurm, "kubernetes": Kubernetes}
 
 
-def _of_slurm(output: str) -> dict[str, Standing]:
+def _slurm_standing(output: str) -> dict[str, Standing]:
     found = {}
     for line in output.splitlines():
         fields = parse_node(line)
@@ -261,7 +260,7 @@ def _of_slurm(output: str) -> dict[str, Standing]:
     return found
 
 
-def _of_kubernetes(item: Mapping[str, Any]) -> Standing:
+def _kubernetes_standing(item: Mapping[str, Any]) -> Standing:
     spec, annotations = item.get("spec") or {}, item["metadata"].get("annotations") or {}
     taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in ("NoSchedule", "NoExecute")]
     if any(taint.get("key") == KUBERNETES_KEY for taint in taints):
@@ -273,7 +272,7 @@ def _of_kubernetes(item: Mapping[str, Any]) -> Standing:
     return Standing(True)
 
 
-async def _asked(command: Sequence[str]) -> str:
+async def _query(command: Sequence[str]) -> str:
     ran = await run_tool(command, deadline_s=ANSWER_S)
     if ran.code:
         raise ExecutorError("unreachable", f"`{' '.join(command)}`: {ran.last_error or f'exit code {ran.code}'}")
@@ -298,7 +297,7 @@ def act_on(
         scheduler: `slurm` or `kubernetes`.
         really: whether the commands are run.
         at_most: the largest share of nodes out of service by preflight.
-        say: gets each line for the user.
+        say: receives each line for the user.
         log_file: gets a line of JSON for each decision to change something, and for each command that ran.
 
     Raises:
@@ -322,13 +321,13 @@ async def _act(
         raise UsageError(f"nothing was changed: {error.message}") from None
     found = decide(report, standings, at_most=at_most)
     changes = [item for item in found.items if item.action != "leave"]
-    # Nodes come back first: the share counts them as back, also if the run ends early.
+    # Nodes are returned first: the share counts them as returned, even if the run ends early.
     for item in sorted(found.items, key=lambda item: item.action == "drain"):
         LOG.info("%s: %s (%s)", item.node, item.action, item.reason)
         if item not in changes or (really and await _has_changed(item, scheduler, standings[item.node], say, log_file)):
             continue
         for command in scheduler.commands(item):
-            await _one(item, command, really, say, log_file)
+            await _run_decision(item, command, really, say, log_file)
     if found.refused:
         raise UsageError(f"no node was drained: {found.refused}")
     if not changes:
@@ -341,7 +340,7 @@ async def _act(
 async def _has_changed(
     item: Decision, scheduler: Slurm | Kubernetes, before: Standing, say: Callable[[str], None], log_file: Path | None
 ) -> bool:
-    """Whether somebody else changed the node since the decision: then it is left to them."""
+    """Return whether somebody else changed the node since the decision; such a node is left alone."""
     try:
         now = await scheduler.standing(item.node)
     except ExecutorError as error:
@@ -355,7 +354,7 @@ async def _has_changed(
     return True
 
 
-async def _one(
+async def _run_decision(
     item: Decision, command: Command, really: bool, say: Callable[[str], None], log_file: Path | None
 ) -> None:
     shown = shlex.join(command)

@@ -34,7 +34,7 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A fix that was not made, and the reason."""
+    """A fix that was not applied, and the reason."""
 
     finding: Finding
     reason: str
@@ -42,9 +42,9 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes that can be made together, the resulting files, and the fixes that were refused.
+    """Fixes that can be applied together, the resulting files, and the fixes that were refused.
 
-    `unsafe_left` counts the fixes that only unsafe fixing would make.
+    `unsafe_left` counts the fixes that only unsafe fixing would apply.
     """
 
     files: Files
@@ -77,8 +77,8 @@ class Plan:
         for change in self.changes:
             before, after = _lines(change.before), _lines(change.after)
             lines = difflib.unified_diff(before, after, f"a/{change.path}", f"b/{change.path}")
-            hide = _lines_shown(change)
-            shown.extend(_shown(line, hide) for line in lines)
+            hide = _line_formatter(change)
+            shown.extend(_diff_line(line, hide) for line in lines)
         return "".join(shown)
 
     def summary(self, *, is_preview: bool) -> str:
@@ -97,9 +97,9 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
     Args:
         report: its suppressed findings are left alone.
         files: the files that the report is about.
-        unsafe: also make unsafe fixes.
+        unsafe: also apply unsafe fixes.
 
-    The worst findings are fixed first; a fix that overlaps another is refused, and can be made after the result has
+    The worst findings are fixed first; a fix that overlaps another is refused, and can be applied after the result has
     been judged again.
     """
     hashes = {file.path: file.sha256 for file in report.inputs}
@@ -127,7 +127,9 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
 
 
 def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
-    """Apply all edits of a fix to the drafts, or none of them; return the reason if none."""
+    """Apply all edits of a fix to the drafts, or none of them. Returns the reason if none was applied, else an empty
+    string.
+    """
     found: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
         draft = drafts[edit.path]
@@ -148,13 +150,12 @@ def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
 
 
 def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    """Return whether two ranges overlap or are equal."""
     return first == second or (first[0] < second[1] and second[0] < first[1])
 
 
 @dataclass(slots=True)
 class _Draft:
-    """A file that is being edited. Its text is as sources see it: no byte-order mark, unchanged line ends."""
+    """A file under edit. Its text is as sources see it: no byte-order mark, unchanged line ends."""
 
     path: str
     before: bytes
@@ -163,7 +164,7 @@ class _Draft:
     edits: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def start_of(self, edit: Edit) -> int | None:
-        """Return where the edit begins; None if the expected text is not there."""
+        """Return the offset of the edit; None if the expected text is not found."""
         if not 1 <= edit.line <= len(self.starts):
             return None
         start = self.starts[edit.line - 1] + edit.column - 1
@@ -216,7 +217,7 @@ class Files:
         self._root = os.path.realpath(root)
 
     def read(self, path: str) -> bytes:
-        """Return the content of a regular file inside the root. Raises OSError; ValueError for any other."""
+        """Return the content of a regular file inside the root. Raises OSError, or ValueError for any other file."""
         real = self._real(path)
         try:
             return regular_file.read(real, MAX_BYTES, follow_links=False)
@@ -227,8 +228,8 @@ class Files:
         """Replace the content of a file and keep owner and mode. A link inside the root stays a link.
 
         Raises:
-            OSError: it cannot be written; nothing has changed.
-            ValueError: it is no longer the file that was read.
+            OSError: the file cannot be written; nothing has changed.
+            ValueError: the file changed since it was read.
         """
         if self.read(change.path) != change.before:
             raise ValueError("changed since it was judged; run again")
@@ -251,12 +252,12 @@ class Files:
 
 
 def _lines(content: bytes) -> list[str]:
-    # Split at line feeds only, as everything else here counts lines.
+    # Split only at line feeds, as all other code here counts lines.
     found = re.split(r"(?<=\n)", content.decode().removeprefix("\ufeff"))
     return found if found[-1] else found[:-1]
 
 
-def _lines_shown(change: ChangedFile) -> Callable[[str], str]:
+def _line_formatter(change: ChangedFile) -> Callable[[str], str]:
     """Return a function that hides the secrets of the whole file: a line of a diff may show one without its name."""
     from preflight.sources.base import SourceFile
     from preflight.sources.secrets import shown_lines
@@ -265,7 +266,7 @@ def _lines_shown(change: ChangedFile) -> Callable[[str], str]:
     return shown_lines(SourceFile(change.path, text, "", len(change.before)))
 
 
-def _shown(line: str, hide: Callable[[str], str]) -> str:
+def _diff_line(line: str, hide: Callable[[str], str]) -> str:
     text = line.rstrip("\r\n")
     missing = "" if line.endswith("\n") else "\n\\ No newline at end of file"
     return f"{line[:1]}{clean(hide(text[1:])) if text[1:] else ''}{missing}\n"

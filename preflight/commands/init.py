@@ -55,7 +55,7 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project; `others`: it is a submodule, maintained elsewhere."""
+    """A folder with jobs that may not belong to the project; `others`: a submodule, maintained elsewhere."""
 
     path: str
     jobs: int
@@ -77,7 +77,7 @@ class ProjectScan:
     """The result of scanning a folder.
 
     Args:
-        jobs: names of the jobs; `files` is the number of files they were read from.
+        jobs: names of the jobs; `files` is the number of files that define them.
         launchers: the launchers that start ranks there, the most frequent first.
         counts: findings under each profile; `errors` and `warnings` under each.
         worst: ids of the rules with most findings under the widest profile, the most frequent first.
@@ -108,18 +108,18 @@ def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Seq
     return ProjectScan(
         jobs=tuple(job.name for job in jobs),
         files=len({file.path for job in jobs for file in job.files}),
-        launchers=_by_frequency(launchers),
+        launchers=_sort_by_frequency(launchers),
         systems=_systems(jobs),
         folders=(*others, *_folders(jobs, widest)),
         interfaces=_interfaces(jobs),
         counts={profile: len(found) for profile, found in findings.items()},
         errors={profile: _count_severity(found, "error") for profile, found in findings.items()},
         warnings={profile: _count_severity(found, "warning") for profile, found in findings.items()},
-        worst=_by_frequency(Counter(finding.id for finding in widest)),
+        worst=_sort_by_frequency(Counter(finding.id for finding in widest)),
     )
 
 
-def _by_frequency(counts: Counter[str]) -> tuple[str, ...]:
+def _sort_by_frequency(counts: Counter[str]) -> tuple[str, ...]:
     return tuple(sorted(counts, key=lambda name: (-counts[name], name)))
 
 
@@ -139,7 +139,7 @@ def _systems(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
-    """Return the folders with such a name that contain files of jobs, unless all jobs are in them."""
+    """Return folders with files of jobs that may not belong to the project; none if they contain all jobs."""
     at = [_foreign_folder(job.name) for job in jobs]
     held = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
@@ -172,7 +172,7 @@ def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
     return tuple(found[key] for key in sorted(found))[:_MAX_NAMED]
 
 
-#: With more findings than this at the start, the ones that stop a job are easily overlooked.
+#: Among more findings than this, those that stop a job are easily overlooked.
 MANY_FINDINGS = 30
 
 
@@ -206,15 +206,14 @@ def chosen(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> R
     """Return the choices for a folder.
 
     Args:
-        executor: the one that a check from here would use; empty if the environment gives none. `because` is the
-            reason.
+        executor: the executor that a check would use here; empty if there is none. `because` is the reason.
         accept: today's findings will be accepted by a baseline.
     """
     profile, why_profile = _profile(scan)
     fail_on, why_fail_on = _fail_on(scan, profile, accept=accept)
     excluded = tuple(folder for folder in scan.folders if folder.others)
     offered = tuple(folder for folder in scan.folders if not folder.others)
-    executor_name, why_executor = (executor, because) if executor else _executor(scan)
+    executor_name, why_executor = (executor, because) if executor else _choose_executor(scan)
     written_for = {"ssh": "hostfile"}.get(executor_name, executor_name)
     job = scan.systems.get(written_for, next(iter(scan.jobs), ""))
     findings = scan.counts.get(profile, 0)
@@ -265,8 +264,8 @@ def _fail_on(scan: ProjectScan, profile: str, *, accept: bool) -> tuple[str, str
     )
 
 
-def _executor(scan: ProjectScan) -> tuple[str, str]:
-    """Choose the executor by the scheduler that the files are written for, if this machine's environment gives none."""
+def _choose_executor(scan: ProjectScan) -> tuple[str, str]:
+    """Choose the executor by the scheduler in the files, if this machine's environment gives none."""
     for system, executor, why in (
         ("slurm", "slurm", "the files have Slurm headers"),
         ("kubernetes", "kubernetes", "the files contain Kubernetes manifests"),
@@ -330,7 +329,7 @@ def make_first_config(
 
 
 def refuse_to_replace(folder: Path) -> None:
-    """Raise UsageError if the folder already has a configuration, in either file."""
+    """Raise UsageError if the folder already has a configuration, in `preflight.toml` or `pyproject.toml`."""
     if os.path.lexists(folder / NAME):
         raise UsageError(f"{folder / NAME} already exists; --force replaces it, --print shows the new content")
     project = folder / NAMES[1]
@@ -342,7 +341,7 @@ def _has_our_table(project: Path, folder: Path) -> bool:
     try:
         return load_found(project, folder, folder, Site()) is not None
     except UsageError:
-        # It has the table, although with mistakes.
+        # The table exists, although with mistakes.
         return True
 
 
@@ -392,10 +391,10 @@ def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
         clean=clean,
         comment=_comment,
         count=count,
-        meant=_meant,
+        meant=_describe_key,
         pattern=pattern,
         patterns=_patterns,
-        quoted=_quoted,
+        quoted=_quote,
     )
     return "\n".join(map(_without_commands, text.split("\n")))
 
@@ -407,7 +406,7 @@ def _without_commands(line: str) -> str:
 
 def _patterns(folders: Iterable[Folder]) -> str:
     patterns = [written for folder in folders if not problem(written := pattern(folder))] or ["examples/"]
-    return ", ".join(map(_quoted, patterns))
+    return ", ".join(map(_quote, patterns))
 
 
 def pattern(folder: Folder) -> str:
@@ -416,17 +415,16 @@ def pattern(folder: Folder) -> str:
     return f"/{escaped}/"
 
 
-def _meant(name: str, explanation: str = "") -> str:
+def _describe_key(name: str, explanation: str = "") -> str:
     """Return the description of a key, followed by the explanation if there is one."""
     return "\n".join(map(_comment, filter(None, (_MEANINGS[name], explanation))))
 
 
 def _comment(text: str) -> str:
-    """Return text as comment lines of a readable width."""
     return _COMMENT.fill(" ".join(clean(text).split()))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a TOML string: as in JSON, but characters beyond the first plane have no surrogate escapes."""
     written = json.dumps(text, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\ud800-\udfff\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", written)

@@ -1,7 +1,8 @@
-"""Kubernetes manifests that check the pods of a job: an init container for them, or a separate Job.
+"""Kubernetes manifests that check the pods of a job: an init container, or a separate Job.
 
 The check runs in the job's own image with the job's devices, volumes and variables, before the ranks start, and judges
-its own pod. The job's files that it needs travel in a ConfigMap."""
+its own pod. The files of the job that the check needs are stored in a ConfigMap.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from preflight.model.recording import PROPERTIES, Facts, NodeRecord, Recording, 
 from preflight.plugins import registry
 from preflight.sources.formats.structured import Kind, Member, Node
 
-#: A ConfigMap is limited to 1 MiB (kubernetes/api, core/v1 ConfigMap), part of which its own text needs.
+#: A ConfigMap is limited to 1 MiB (kubernetes/api, core/v1 ConfigMap), including its own keys and metadata.
 MAX_BYTES = 900 * 1024
 #: Time limit of a Job of checks, including the pull of the image.
 JOB_S = 1800
@@ -36,7 +37,7 @@ _SHARED = ("env", "envFrom", "resources", "volumeMounts", "volumeDevices", "secu
 
 @dataclass(frozen=True, slots=True)
 class ManifestOptions:
-    """What kind of check to add.
+    """Options of the added check.
 
     Args:
         name: the object of the manifest; needed only if it contains several jobs.
@@ -56,7 +57,7 @@ class ManifestOptions:
 
 
 def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
-    """Return the parts to add to the pods, as YAML with comments on where each belongs."""
+    """Return the parts to add to the pods, as YAML with comments on their positions."""
     source = choose_source(text, options.name)
     parts = [
         _to_yaml(_config_map(source, files)),
@@ -87,7 +88,7 @@ def patched(text: str, files: Mapping[str, str], options: ManifestOptions) -> st
             raise UsageError(f"the pods of {role.name or source.name} are not written in block style; {_BY_HAND}")
         for key, item in (("initContainers", container), ("volumes", _volume(source, files))):
             place, added = _insertion(text, spec, key, item)
-            # Roles may share one template through an anchor; it is then one place.
+            # Roles may share one template through an anchor, which is then edited once.
             insertions[place] = insertions.get(place, "") + ("" if added in insertions.get(place, "") else added)
     result = text
     for place in sorted(insertions, reverse=True):
@@ -107,7 +108,7 @@ def gate_job(text: str, files: Mapping[str, str], options: ManifestOptions) -> s
     count = sum(each.count or 0 for each in source.trainers)
     if not count:
         raise UsageError(
-            "the manifest does not give the number of pods, which `--as job` needs; set it, or use `--as init`"
+            "the manifest does not set the number of pods, which `--as job` needs; set it, or use `--as init`"
         )
     name = _name(source)
     job = build_job(
@@ -156,11 +157,11 @@ def _config_map(source: PodSource, files: Mapping[str, str]) -> dict[str, Any]:
             f"the job's files have {size} bytes, but a ConfigMap holds at most {MAX_BYTES}; name fewer files"
         )
     metadata = {"name": _name(source), **({"namespace": source.namespace} if source.namespace else {})}
-    data = {_key(index): _without_secrets(path, content) for index, (path, content) in enumerate(files.items())}
+    data = {_key(index): _redact(path, content) for index, (path, content) in enumerate(files.items())}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def _without_secrets(path: str, content: str) -> str:
+def _redact(path: str, content: str) -> str:
     from preflight.sources.base import SourceFile
     from preflight.sources.secrets import shown_lines
 
@@ -196,7 +197,7 @@ def _init_containers(
         yield role, made
 
 
-#: Runs the preflight that was installed into the folder of the first argument.
+#: Runs the preflight installed in the folder that the first argument names.
 _RUN_FROM = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('preflight', alter_sys=True)"
 _DISTRIBUTION = "preflight-train"
 
@@ -226,18 +227,18 @@ def _command(files: Mapping[str, str], options: ManifestOptions) -> list[str]:
 
 
 def _insertion(text: str, spec: Node, key: str, item: Mapping[str, Any]) -> tuple[int, str]:
-    """Return where an item of the list `key` of a pod goes, and the text to insert there."""
+    """Return the offset for a new item in the list `key` of a pod, and the text to insert."""
     containers = spec.member("containers")
     assert containers is not None
     member = spec.member(key)
     if member is None:
         indent = _column(text, containers.key_start)
-        return _line_start(text, containers.key_start), _indented(_to_yaml({key: [item]}), indent)
+        return _line_start(text, containers.key_start), _indent(_to_yaml({key: [item]}), indent)
     if member.node.kind is not Kind.ARRAY or not member.node.items or not _is_list(text, member):
         raise UsageError(f"`{key}` is not written as a block; {_BY_HAND}")
     first = _line_start(text, member.node.items[0].start)
     dash = text.index("-", first) - first
-    return first, _indented(_to_yaml([item]), dash)
+    return first, _indent(_to_yaml([item]), dash)
 
 
 def _is_block(text: str, node: Node) -> bool:
@@ -245,7 +246,7 @@ def _is_block(text: str, node: Node) -> bool:
 
 
 def _is_list(text: str, member: Member) -> bool:
-    """Return whether each item of a list is below its key, after a hyphen."""
+    """Return whether each item of a list is on its own line below the key, after a hyphen."""
     start = _line_start(text, member.node.items[0].start)
     return start > member.key_end and text[start : member.node.items[0].start].strip() == "-"
 
@@ -261,7 +262,7 @@ def _column(text: str, place: int) -> int:
     return place - start
 
 
-def _indented(block: str, columns: int) -> str:
+def _indent(block: str, columns: int) -> str:
     return "".join(" " * columns + line if line.strip() else line for line in block.splitlines(keepends=True))
 
 
@@ -279,18 +280,18 @@ def _require_only_ours_added(before: str, after: str, name: str) -> None:
             raise UsageError(
                 f"the pods already have an init container `preflight`, or nothing can be added to them; {_BY_HAND}"
             )
-    if _without_ours(new) != _without_ours(old):
+    if _strip_ours(new) != _strip_ours(old):
         raise UsageError(f"adding to the manifest would change another part of it; {_BY_HAND}")
 
 
-def _without_ours(value: Any) -> Any:
+def _strip_ours(value: Any) -> Any:
     """Return plain data without our items, and without lists that contain only these."""
     if isinstance(value, dict):
-        found = {key: _without_ours(item) for key, item in value.items()}
+        found = {key: _strip_ours(item) for key, item in value.items()}
         return {k: v for k, v in found.items() if not (k in ("initContainers", "volumes") and v == [])}
     if isinstance(value, list):
         ours = ("preflight", _VOLUME)
-        return [_without_ours(item) for item in value if not (isinstance(item, dict) and item.get("name") in ours)]
+        return [_strip_ours(item) for item in value if not (isinstance(item, dict) and item.get("name") in ours)]
     return value
 
 
@@ -314,11 +315,11 @@ def read_files(root: Path, paths: Sequence[str]) -> dict[str, str]:
     return found
 
 
-# The properties of a node in a saved recording, as requirements for other nodes.
+# Turns the properties of a node in a saved recording into requirements for other nodes.
 
 
 def profile_of(text: str) -> tuple[Claim, ...] | None:
-    """The requirements of `FILE` or `FILE:NODE`, a recording that `--save` wrote; None if `text` names no file.
+    """Return the requirements of `FILE` or `FILE:NODE`, a recording that `--save` wrote; None if `text` names no file.
 
     Raises:
         UsageError: the file is not a recording, or the node is not in it.
@@ -339,7 +340,7 @@ def profile_of(text: str) -> tuple[Claim, ...] | None:
         values.update(read(record, facts))
     if "gpus" not in values:
         raise UsageError(
-            f"--golden {file}: the recording does not say how many GPUs {record.node.name} has; make one with"
+            f"--golden {file}: the recording does not contain how many GPUs {record.node.name} has; make one with"
             " `preflight nodes --save FILE`, on a node whose GPU driver answers"
         )
     place = Span(file, 1, 1, 1, 1, "")

@@ -117,7 +117,7 @@ def _wrap(page: str, width: int | None) -> str:
 
 
 def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
-    """Return one line per item (`text`; two if it is wider than `width`), all metadata (`json`), or everything
+    """Return one line per rule or check (`text`; two if it is wider than `width`), all metadata (`json`), or everything
     (`markdown`).
     """
     found = all_items(site_rules)
@@ -187,7 +187,7 @@ def _as_json(item: Rule | Check) -> dict[str, object]:
 
 
 INDEX = "README.md"
-#: The table of what checks observe; its name differs from every area's, which has three letters.
+#: The page of observed facts; its name differs from every area's, which has three letters.
 COSTS = "CHECKS.md"
 _HEADING = re.compile(rf"^({'|'.join((*HEADINGS, 'Evidence'))}):[ \t]*", re.MULTILINE)
 _CODE = re.compile(r"(`+[^`]*`+)")
@@ -200,11 +200,11 @@ def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
     checks = [item for item in items if isinstance(item, Check)]
     checks.sort(key=lambda item: (STAGES.index(item.when), item.meta.id))
     counts = {"rules": len(items) - len(checks), "checks": len(checks)}
-    found = {INDEX: _filled("rule_index.md.jinja", by_area=by_area, **counts)}
+    found = {INDEX: _render("rule_index.md.jinja", by_area=by_area, **counts)}
     if checks:
-        found[COSTS] = _filled("check_costs.md.jinja", checks=checks, facts_of=_facts)
+        found[COSTS] = _render("check_costs.md.jinja", checks=checks, facts_of=_facts)
     for area, here in by_area.items():
-        found[f"{area}.md"] = _filled("rule_area.md.jinja", area=area, items=here, sections_of=_sections)
+        found[f"{area}.md"] = _render("rule_area.md.jinja", area=area, items=here, sections_of=_sections)
     return found
 
 
@@ -229,12 +229,12 @@ def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
     return changed
 
 
-def _filled(template: str, **values: Any) -> str:
+def _render(template: str, **values: Any) -> str:
     return text_templates(__package__, template).render(
         **values,
         header=_HEADER,
         cell=lambda text: _prose(text).replace("|", "\\|"),
-        first=_first,
+        first=_first_paragraph,
         link_to=_link_to,
         prose=_prose,
         stage_of=_stage_of,
@@ -243,13 +243,12 @@ def _filled(template: str, **values: Any) -> str:
 
 
 def _facts(check: Check) -> str:
-    """Return what a check observes on a node."""
     return "; ".join(dict.fromkeys(map(_subject, check.probes))) or "none"
 
 
 def _subject(probe: Callable[..., object]) -> str:
     """Return the first sentence of a probe's docstring, which names what it observes."""
-    return _first(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
+    return _first_paragraph(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
 
 
 def _sections(doc: str) -> Iterator[tuple[str, str]]:
@@ -258,7 +257,7 @@ def _sections(doc: str) -> Iterator[tuple[str, str]]:
     return zip(pieces[1::2], map(inspect.cleandoc, pieces[2::2]), strict=True)
 
 
-def _first(doc: str) -> str:
+def _first_paragraph(doc: str) -> str:
     """Return the first paragraph on one line."""
     return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
 
@@ -275,6 +274,6 @@ def _title(area: str) -> str:
 
 
 def _link_to(item: Rule | Check) -> str:
-    """Return a link to the heading of an item, with the anchor that GitHub gives it."""
+    """Return a link to the heading of a rule or check, with GitHub's anchor."""
     meta = item.meta
     return f"[{meta.id}]({meta.area}.md#{meta.id.lower()}-{meta.name})"

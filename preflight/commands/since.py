@@ -1,4 +1,4 @@
-"""`lint --since`: judges the jobs that a change touches, and what is new in them against an earlier commit."""
+"""`lint --since`: judges the jobs that a change touches, and reports what is new since an earlier commit."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Versions:
     """The jobs of the working tree and of an earlier commit.
 
     Args:
-        jobs: of the working tree, all of them.
+        jobs: all jobs of the working tree.
         touched: those with a file that was changed, added or removed.
         changed: the paths of these files.
         old_root: a folder with the files of the commit, while `versions_of` is open.
-        old_jobs: of the commit, those that have a file in common with a job in `touched`, or a file that was removed.
+        old_jobs: jobs of the commit that share a file with a job in `touched`, or had a file that was removed.
         left_out: files of folders of the working tree that were skipped.
     """
 
@@ -67,7 +67,7 @@ def lint_since(
 def judge_versions(
     versions: Versions, revision: str, configuration: Configuration, *, created: str, progress: Progress = ignore
 ) -> Report:
-    """The report on the touched jobs. Both versions are judged by the same configuration."""
+    """Return the report on the touched jobs. Both versions are judged with the same configuration."""
 
     def recording(jobs: tuple[Job, ...], settings: Configuration, left_out: tuple[LeftOut, ...]) -> Recording:
         return Recording(
@@ -98,8 +98,9 @@ def versions_of(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Iterator[Versions]:
-    """Read both versions of the jobs in `paths`. The earlier one is written to a private folder, without being
-    executed; if no job is touched, it is not read.
+    """Read both versions of the jobs in `paths`.
+
+    The earlier version is written to a private folder, without being executed; if no job is touched, it is not read.
 
     Args:
         branch_point: compare with the last commit that HEAD and `revision` have in common.
@@ -127,7 +128,7 @@ def versions_of(
                     earlier = TreeSnapshot(place, exclude)
                     old_jobs = assemble(place, old_paths, sources=sources, snapshot=earlier, jobs=processes)
             if removed:
-                touched = _with_jobs_that_lost_a_file(jobs, touched, old_jobs, removed)
+                touched = _add_jobs_with_removed_files(jobs, touched, old_jobs, removed)
             names = {file.path for job in touched for file in job.files}
             yield Versions(
                 old.commit,
@@ -152,16 +153,17 @@ class _Change:
 
     @property
     def changed(self) -> set[str]:
-        """The files that turned out to be different, or new."""
+        """Return the files that are different or new."""
         return {path for path, unchanged in self._known.items() if not unchanged}
 
     def removed(self) -> set[str]:
-        """Files of the commit that no longer exist."""
+        """Return files of the commit that no longer exist."""
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:
-        """The job, if the change touches it. Of any other job only the notes on changed files that must be read
-        remain; None if there are none.
+        """Return the job if the change touches it.
+
+        Otherwise return its notes on changed files that must be read; None if there are none.
         """
         # Each file is compared, so that `changed` has all of them.
         unchanged = [self._is_unchanged(file.path) for file in job.files]
@@ -180,10 +182,10 @@ class _Change:
         return known
 
 
-def _with_jobs_that_lost_a_file(
+def _add_jobs_with_removed_files(
     jobs: Sequence[Job], touched: Sequence[Job], old_jobs: Sequence[Job], removed: set[str]
 ) -> tuple[Job, ...]:
-    """Add the jobs that had a file which was removed, and no longer refer to it."""
+    """Add the jobs that had a removed file and no longer refer to it."""
     lost = {file.path for old in old_jobs if removed & {f.path for f in old.files} for file in old.files}
     whole = {job.name: job for job in touched}
     return tuple(

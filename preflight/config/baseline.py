@@ -21,7 +21,7 @@ from preflight.model.findings import Finding
 DEFAULT_NAME = "preflight-baseline.json"
 _VERSION = 1
 _MAX_MESSAGE_LENGTH = 160
-#: Room for some 60,000 findings, more than any project accepts.
+#: Enough for some 60,000 findings, more than any project accepts.
 _MAX_BYTES = 16 << 20
 
 
@@ -33,7 +33,7 @@ class Baseline:
 
 
 def of_findings(findings: Iterable[Finding]) -> Baseline:
-    """A baseline that accepts all of these findings."""
+    """Return a baseline that accepts all of these findings."""
     entries = (
         Accepted(
             finding.fingerprint,
@@ -43,11 +43,11 @@ def of_findings(findings: Iterable[Finding]) -> Baseline:
         )
         for finding in findings
     )
-    return Baseline(_in_order(entries))
+    return Baseline(_sort_entries(entries))
 
 
 def without(baseline: Baseline, stale: Sequence[Accepted]) -> Baseline:
-    """The baseline without these entries."""
+    """Return the baseline without these entries."""
     gone = {entry.fingerprint for entry in stale}
     return Baseline(tuple(entry for entry in baseline.entries if entry.fingerprint not in gone))
 
@@ -56,18 +56,18 @@ def load(path: Path) -> Baseline:
     """Load the baseline from a file.
 
     Raises:
-        UsageError: it cannot be read, or is invalid.
+        UsageError: the file cannot be read, or is invalid.
     """
     try:
         document = json.loads(regular_file.read(path, _MAX_BYTES))
     except FileNotFoundError:
-        raise UsageError(f"the baseline {path} does not exist; `preflight baseline write` makes one") from None
+        raise UsageError(f"the baseline {path} does not exist; `preflight baseline write` creates it") from None
     except OSError as error:
         raise UsageError(f"the baseline {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the baseline {path} is not valid JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("findings"), list):
-        raise UsageError(f"{path} is not a baseline; `preflight baseline write` makes one")
+        raise UsageError(f"{path} is not a baseline; `preflight baseline write` creates one")
     if document.get("schema_version") != _VERSION:
         version = document.get("schema_version")
         raise UsageError(f"the baseline {path} has the schema version {version!r}; this preflight reads {_VERSION}")
@@ -101,12 +101,12 @@ def summary(entries: Sequence[Accepted]) -> str:
 
 
 def listed(entries: Sequence[Accepted]) -> str:
-    """A line for each entry."""
+    """Return a line for each entry."""
     return "".join(f"{entry.path}: {entry.id} {entry.message}\n" for entry in entries)
 
 
 def table(baseline: Baseline) -> str:
-    """The number of accepted findings of each rule, and their files."""
+    """Return the accepted findings per rule and file, with their numbers, as text."""
     lines: list[str] = []
     by_rule = Counter(entry.id for entry in baseline.entries)
     for id, count in sorted(by_rule.items(), key=lambda pair: (-pair[1], pair[0])):
@@ -117,5 +117,5 @@ def table(baseline: Baseline) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_order(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
+def _sort_entries(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
     return tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint)))

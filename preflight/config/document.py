@@ -1,7 +1,7 @@
-"""A configuration file as a document: reads it, finds every mistake in it with its location, and turns it into choices.
+"""A configuration file as a document: finds every mistake in it with its location, and turns it into choices.
 
 The file may be untrusted, like the rest of its tree. It can choose among rules, set their severity and accept findings;
-it cannot name code, a file to write or its own rules unless the user named the file.
+it cannot set code, an output file or its own rules unless the user named the file.
 
 The schema of a configuration file: its keys, their types and meanings, and error messages for all others.
 """
@@ -34,15 +34,15 @@ from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import DirectoryTree
 
 _MAX_BYTES = 1 << 20
-#: More entries than this in all lists together would make every finding expensive to judge.
+#: Largest number of entries in all lists together: more would make every finding expensive to judge.
 _MAX_ENTRIES = 2000
-#: The number of nodes that all waivers together may name.
+#: Largest number of nodes in all waivers together.
 _MAX_HOSTS = 100_000
 _MAX_PROBLEMS = 10
 
 
 def load_named(file: Path, root: Path, declared: Site) -> Document:
-    """The configuration in a file that the user named.
+    """Return the configuration in a file that the user named.
 
     Raises:
         UsageError: it cannot be used.
@@ -60,17 +60,17 @@ def load_named(file: Path, root: Path, declared: Site) -> Document:
 
 
 def load_found(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
-    """The configuration in a file of the tree below `top`; None if it does not configure preflight.
+    """Return the configuration in a file of the tree below `top`; None if the file does not configure preflight.
 
     Raises:
-        UsageError: it cannot be used.
+        UsageError: the file cannot be used.
     """
     # This reader accepts only regular files inside the tree.
     read = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
     if isinstance(read, SourceFile):
         return _document(read.text, file, root, declared)
     if file.name == NAMES[0] or read.kind is not NoteKind.MALFORMED:
-        # An attacker who can enlarge a pyproject.toml must not be able to disable it that way.
+        # An attacker who can enlarge a pyproject.toml must not be able to disable the configuration that way.
         raise UsageError(f"the configuration cannot be used: {read.message}")
     return None
 
@@ -117,15 +117,13 @@ class Document:
     site: Site
 
     def sentence(self, problems: Iterable[Problem]) -> str:
-        """Every problem with its location, in the order of the file."""
+        """Return every problem with its location, in the order of the file."""
         placed = sorted((self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
         lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
         return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
-        """Problems that types alone cannot express: unknown rules, invalid patterns, settings that only a user may
-        make.
-        """
+        """Yield problems that types alone cannot express: unknown rules, invalid patterns, settings only for users."""
         settings = self.settings
         if too_many := list(self._exceeded_limits()):
             yield from too_many
@@ -155,7 +153,7 @@ class Document:
         if settings.price_per_gpu_hour is not None and not settings.price_per_gpu_hour >= 0:
             yield Problem(("price-per-gpu-hour",), "`price-per-gpu-hour` must be 0 or more")
         if settings.output and ":" in settings.output:
-            yield Problem(("output",), "a configuration names only a format; give the file to write with --output")
+            yield Problem(("output",), "a configuration sets only a format; set the output file with --output")
         if settings.site_rules and not self.trusted:
             why = "only a configuration given with --config may name site rules; use --config or --site-rules"
             yield Problem(("site-rules",), why)
@@ -164,7 +162,7 @@ class Document:
             yield Problem(("history",), why)
 
     def _exceeded_limits(self) -> Iterator[Problem]:
-        """The limits that keep judging bounded."""
+        """Yield violations of the limits that keep judging fast."""
         settings = self.settings
         for key, count in (
             ("select", len(settings.select)),
@@ -199,7 +197,7 @@ class Document:
                 yield Problem(path, f"a waiver must name one rule or check, but {name!r} is a whole area")
 
     def chosen(self) -> Chosen:
-        """The settings of the file, before the command line is applied."""
+        """Return the settings of the file, before the command line is applied."""
         settings = self.settings
         configuration = Configuration(
             profile=settings.profile or "default",
@@ -229,8 +227,8 @@ class Document:
         )
 
     def tighten(self, outer: Chosen) -> Chosen:
-        """The settings of the outer files, made stricter by this one. Anything that would relax them is set aside and
-        reported.
+        """Return the settings of the outer files, made stricter by this one. Settings that would relax them are
+        reported and ignored.
 
         Write access to a subfolder of a repository must not allow overriding its mandatory settings.
         """
@@ -271,7 +269,7 @@ class Document:
         )
 
     def _severities(self, outer: Configuration) -> tuple[list[SeverityChoice], bool]:
-        """The severities that this file raises, by rule, and whether it tries to lower any."""
+        """Return the severities that this file raises, by rule, and whether it tries to lower any."""
         raised: list[SeverityChoice] = []
         lowered = False
         for name, severity in self.settings.severity.items():
@@ -308,7 +306,9 @@ class Document:
         return relocate(patterns, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
-        """The baseline that the file names, if any; a file found in the tree cannot name one outside its folder."""
+        """Return the baseline that the file names, if any; a file found in the tree cannot name one outside its
+        folder.
+        """
         name = self.settings.baseline
         if name is None:
             return None
@@ -322,7 +322,7 @@ def _at(value: str, *path: str | int) -> tuple[KeyPath, str]:
     return path, value
 
 
-#: At most this many mistakes of one document are reported.
+#: Largest number of reported mistakes per document.
 _MAX_CHECKED_PROBLEMS = 100
 
 SeverityName = Literal["error", "warning", "info"]
@@ -388,7 +388,7 @@ class Settings:
 
 
 def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
-    """The settings of a document, or all its errors."""
+    """Return the settings of a document, or all its errors."""
     from pydantic import ValidationError
 
     try:
@@ -407,5 +407,5 @@ def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a configuration file."""
+    """Return the JSON Schema (2020-12) of a configuration file."""
     return describe_schema(type_adapter(Settings), "preflight configuration", Settings, Waive)

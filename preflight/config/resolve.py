@@ -1,5 +1,5 @@
-"""What a command works on, and the configuration of its run: a configuration file merged with the command line, which
-wins.
+"""The input of a command, and the configuration of its run: a configuration file merged with the command line, which
+takes precedence.
 
 Most runs have neither a file nor site rules, so their readers are imported only on demand.
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from preflight.model.job import Job, LeftOut
 
 
-#: The number of unknown names for which suggestions are looked up.
+#: Largest number of unknown names with suggestions.
 _MAX_HINTS = 10
 
 
 def relative(file: Path, root: Path) -> str:
-    """The path for people: relative to the root if it is below or above it, otherwise unchanged."""
+    """Return the path for display: relative to the root if it is below or above it, otherwise unchanged."""
     path = os.path.relpath(file.resolve(), root.resolve())
     return str(file) if path.count("../") > 4 else path
 
 
 def unknown(names: Iterable[str], own: Sequence[Rule | Check] = ()) -> dict[str, str]:
-    """The `names` that are not a rule, check or area, with a hint. Checks are loaded only if needed."""
+    """Return the `names` that are not a rule, check or area, with a hint. Checks are loaded only if needed."""
     known = registry.names_of((*registry.rules(), *own))
     left = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
     if left:
@@ -51,7 +51,7 @@ def unknown(names: Iterable[str], own: Sequence[Rule | Check] = ()) -> dict[str,
 
 
 def why_not_error(choice: SeverityChoice) -> str:
-    """The reason why a rule's findings cannot be errors; empty if they can, and for whole areas."""
+    """Return the reason why a rule's findings cannot be errors; empty if they can, and for whole areas."""
     if choice.severity != "error":
         return ""
     for item in _suggestions(choice.name):
@@ -77,7 +77,7 @@ def jobs_in(
     given: Mapping[Path, bytes] | None = None,
     progress: Progress = ignore,
 ) -> tuple[Job, ...]:
-    """The jobs that the files in `paths` describe; `exclude` are patterns of files to skip in folders.
+    """Return the jobs that the files in `paths` describe; `exclude` are patterns of files to skip in folders.
 
     Raises:
         UsageError: a path does not exist, or is outside `root`; a pattern of `exclude` is invalid.
@@ -94,7 +94,7 @@ def read_jobs(
     only: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
-    """The jobs as `jobs_in` returns them, and the files of folders that were skipped.
+    """Return the jobs as `jobs_in` returns them, and the files of folders that were skipped.
 
     With `only`, folders consist of these candidates (relative to `root`) and are not walked: to read some jobs of a
     folder again.
@@ -112,7 +112,7 @@ _MAX_FILES = 16
 
 
 def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True) -> Chosen:
-    """The configuration of a run over `root`; its file is searched for from the folder `start` upward to `top`.
+    """Return the configuration of a run over `root`; its file is searched for from the folder `start` upward to `top`.
 
     Without `read_baseline` the accepted findings are not read; their file may not exist yet.
 
@@ -130,7 +130,7 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     )
     for inner in documents[1:]:
         chosen = inner.tighten(chosen)
-    configuration = _with_choices(chosen.configuration, choices)
+    configuration = _apply_choices(chosen.configuration, choices)
     own = declared_by(configuration.site)
     for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
         for missing, hint in unknown([name], own).items():
@@ -150,7 +150,7 @@ def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baselin
     return replace(chosen, configuration=configuration, baseline=file)
 
 
-def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
+def _apply_choices(of_file: Configuration, choices: Choices) -> Configuration:
     """Apply the command line to the settings of the file.
 
     `--select` replaces the file's own `select` and `ignore`; ignored items and severities are combined.
@@ -169,10 +169,11 @@ def _with_choices(of_file: Configuration, choices: Choices) -> Configuration:
 
 
 def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> list[Document]:
-    """The configuration file that was named; otherwise those from the folder `top` down to `start`, outermost first.
+    """Return the configuration file that the user named; otherwise those from the folder `top` down to `start`,
+    outermost first.
 
     Raises:
-        UsageError: one cannot be used, or there are two in one folder.
+        UsageError: a file cannot be used, or a folder has two.
     """
     if choices.file is not None:
         from preflight.config.document import load_named
@@ -194,7 +195,7 @@ def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: S
                 if document is not None:
                     here.append(document)
         if len(here) > 1:
-            # Neither file takes precedence, because adding one could then override what the other makes mandatory.
+            # Neither file takes precedence: otherwise an added file could override the mandatory rules of the other.
             raise UsageError(
                 f"{here[0].display_path} and {here[1].display_path} both configure preflight; keep one of them"
             )
@@ -215,7 +216,7 @@ def _site(files: Sequence[Path]) -> Site:
 
 
 def items_called(name: str, own: Sequence[Rule | Check] = ()) -> Iterator[Rule | Check]:
-    """Every rule and check with this id or name, or of this area."""
+    """Yield every rule and check with this id or name, or of this area."""
     wanted = (name,)
     return (
         item for item in (*registry.rules(), *registry.checks(), *own) if matches(item.meta.id, item.meta.name, wanted)
@@ -228,7 +229,7 @@ NAMES = ("preflight.toml", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices of the command line; None or empty for choices that were not made.
+    """The choices of the command line; None or empty for options that were not given.
 
     `file` is a configuration file to use instead of searching for one; with `use_file` false there is none.
     """
@@ -249,9 +250,9 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The settings of a run, and the format of its report, the file of its baseline and the price, if given.
+    """The settings of a run, and, if given, the format of its report, the file of its baseline and the price.
 
-    `history` is the address of the database that remembers runs, and `history_keep` how long it does.
+    `history` is the address of the database for runs, and `history_keep` how long it keeps them.
     """
 
     configuration: Configuration = field(default_factory=Configuration)

@@ -2,7 +2,7 @@
 
 Pure except for the code of the rules themselves: the same recording gives the same outcomes in the same order.
 
-A check must handle every value that its probes' types allow, and a node may send any of them. If one of them makes the
+A check must handle every value that its probes' types allow, and a node may send any such value. If a value makes the
 check crash, its node is found by judging again with the facts of fewer nodes.
 """
 
@@ -26,7 +26,7 @@ from preflight.model.recording import Facts, Fleet, NodeRecord, Recording
 from preflight.model.requests import Unavailable
 from preflight.plugins.authoring import Check, Meta, Rule, Verdict, clear_memo
 
-#: At most this many findings of one rule or check are listed in one job; a hostile file may have any number.
+#: Largest number of findings of one rule or check per job; a hostile file may cause any number.
 MAX_FINDINGS = 1000
 #: A job's budget grows by a file of this size for each of its claims.
 _BYTES_A_CLAIM = 64
@@ -35,9 +35,9 @@ _MAX_NAMED = 5
 
 
 def selected(meta: Meta, configuration: Configuration) -> bool:
-    """Whether the configuration selects this rule or check: by profile, then `select`, then `ignore`.
+    """Return whether the configuration selects this rule or check: by profile, then `select`, then `ignore`.
 
-    Mandatory ones are selected in every profile, and cannot be ignored.
+    Mandatory rules and checks are selected in every profile, and cannot be ignored.
     """
     mandatory = matches(meta.id, meta.name, configuration.mandatory)
     if matches(meta.id, meta.name, configuration.ignore) and not mandatory:
@@ -48,7 +48,7 @@ def selected(meta: Meta, configuration: Configuration) -> bool:
 
 
 def fleet_of(recording: Recording) -> Fleet:
-    """The nodes of a recording as checks see them."""
+    """Return the nodes of a recording as checks see them."""
     return Fleet(recording.nodes, recording.executor, recording.origin, recording.cluster, recording.smoke_options)
 
 
@@ -60,15 +60,15 @@ def outcomes_of(
     facts: Facts | None = None,
     progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
-    """All outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
+    """Return all outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
 
     Args:
         facts: those of the recording, if the caller uses them afterwards; the caller then calls `clear_memo` for them.
-        progress: is called before each rule and check.
+        progress: called before each rule and check.
     """
     found: list[Outcome] = []
     configuration = recording.configuration
-    jobs = _in_order(recording.jobs)
+    jobs = _sort_outcomes(recording.jobs)
     current().refill()
     total = len(rules) + (len(checks) if recording.verb != "lint" else 0)
     for number, rule in enumerate(rules):
@@ -79,8 +79,8 @@ def outcomes_of(
                 if current().is_spent:
                     found.append(_not_applied(rule.meta, jobs[done:]))
                     break
-                of_job = list(_isolated(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
-                found.extend(_with_defaults(rule, job, of_job, chosen))
+                of_job = list(_isolate(rule.meta, job, functools.partial(rule.judge, job), chosen=chosen))
+                found.extend(_add_default_warnings(rule, job, of_job, chosen))
     if recording.verb != "lint":
         seen = Facts(recording.facts, recording.events) if facts is None else facts
         for number, outcomes in enumerate(_outcomes_of_checks(recording, checks, seen), len(rules)):
@@ -96,23 +96,25 @@ def outcomes_of(
     return tuple(dict.fromkeys(sorted(found, key=lambda outcome: outcome.id)))
 
 
-def _with_defaults(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
-    """The outcomes of a rule, and a warning where it could not tell and the scripts' defaults make it an error."""
+def _add_default_warnings(rule: Rule, job: Job, outcomes: list[Outcome], chosen: Severity | None) -> Iterator[Outcome]:
+    """Yield the outcomes of a rule, and a warning for each undecided outcome that is an error with the scripts'
+    defaults.
+    """
     yield from outcomes
     unknown = {outcome.subject for outcome in outcomes if outcome.status is Status.UNKNOWN}
     if job.by_default is None or not unknown:
         return
     known = {outcome.finding for outcome in outcomes}
     judge = functools.partial(rule.judge, job.by_default)
-    for outcome in _isolated(rule.meta, job.by_default, judge, chosen=chosen):
+    for outcome in _isolate(rule.meta, job.by_default, judge, chosen=chosen):
         finding = outcome.finding
         if finding is None or finding in known or outcome.subject not in unknown:
             continue
         if finding.severity is Severity.ERROR:
-            yield _by_default(outcome, finding, job.by_default)
+            yield _default_warnings(outcome, finding, job.by_default)
 
 
-def _by_default(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
+def _default_warnings(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
     quoted = " ".join((finding.message, *(location.snippet or "" for location in finding.locations)))
     used = [(name, value) for name, value in job.assumed if re.search(rf"\$\{{?{re.escape(name)}(?!\w)", quoted)]
     shown = join_some([_assumption(*each) for each in used or job.assumed], _MAX_NAMED)
@@ -125,21 +127,21 @@ def _assumption(name: str, value: str) -> str:
 
 
 def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:
-    """One outcome for all jobs that a rule was not applied to: thousands of them would not fit into a report."""
+    """Return one outcome for all jobs that a rule was not applied to: thousands of them would not fit into a report."""
     named = join_some([job.name for job in jobs], _MAX_NAMED)
     reason = (
-        f"{meta.id} {meta.name} was not applied to {named}, because the run has used up its CPU time or memory;"
+        f"{meta.id} {meta.name} was not applied to {named}, because the run exhausted its CPU time or memory;"
         " pass fewer files, or skip some with --exclude"
     )
     return Outcome(meta.id, meta.name, Status.UNKNOWN, jobs[0].name, reason, required=True)
 
 
-def _in_order(jobs: Sequence[Job]) -> list[Job]:
+def _sort_outcomes(jobs: Sequence[Job]) -> list[Job]:
     return sorted(jobs, key=lambda job: job.name)
 
 
 def _outcomes_of_checks(recording: Recording, checks: Sequence[Check], facts: Facts) -> Iterator[Iterator[Outcome]]:
-    """The outcomes of each check, computed on demand."""
+    """Yield the outcomes of each check, computed on demand."""
     fleet = fleet_of(recording)
     skipped = {stage.name: stage.skipped for stage in recording.stages if stage.skipped}
     unplanned = {(check.id, check.job): check.traceback for check in recording.unplanned}
@@ -160,38 +162,38 @@ def _outcomes_of_check(
     if not selected(check.meta, recording.configuration):
         return
     chosen = severity_chosen(check.meta.id, check.meta.name, recording.configuration.severities)
-    for job in _in_order(recording.jobs):
+    for job in _sort_outcomes(recording.jobs):
         broken = unplanned.get((check.meta.id, job.name))
         if broken is not None:
-            reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in it:\n{broken}"
+            reason = f"{check.meta.id} {check.meta.name} crashed while planning, which is a bug in the check:\n{broken}"
             yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=True), check.when)
         elif check.when in ran:
-            yield from _judged(check, job, fleet, facts, chosen)
+            yield from _judge_check(check, job, fleet, facts, chosen)
         elif check.when in skipped:
             reason = f"the {check.when} stage did not run: {skipped[check.when]}"
             cut_short = bool(recording.interrupted) or recording.verb == SMOKE
             yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, job.name, reason, required=cut_short), check.when)
 
 
-def _judged(check: Check, job: Job, fleet: Fleet, facts: Facts, chosen: Severity | None) -> Iterator[Outcome]:
-    """The outcomes of one check; if it crashes on a node's data, only that node is unknown."""
+def _judge_check(check: Check, job: Job, fleet: Fleet, facts: Facts, chosen: Severity | None) -> Iterator[Outcome]:
+    """Yield the outcomes of one check; if it crashes on a node's data, only that node is unknown."""
     left_out: dict[str, str] = {}
 
     def judge() -> Iterable[Verdict]:
-        verdicts, problems = judged(functools.partial(check.judge, job), fleet, facts)
+        verdicts, problems = judge_without_crashing_nodes(functools.partial(check.judge, job), fleet, facts)
         left_out.update(problems)
         return verdicts
 
-    yield from _isolated(check.meta, job, judge, check.when, chosen=chosen)
+    yield from _isolate(check.meta, job, judge, check.when, chosen=chosen)
     for node, why in left_out.items():
         reason = f"{check.meta.id} {check.meta.name} cannot judge the facts of {node} and ignores them: {why}"
         yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, node, reason, nodes=(node,), required=True), check.when)
 
 
-def _isolated(
+def _isolate(
     meta: Meta, job: Job, judge: Callable[[], Iterable[Verdict]], stage: str = "lint", *, chosen: Severity | None = None
 ) -> Iterator[Outcome]:
-    """The outcomes of one evaluation; a crash or a timeout becomes an outcome and does not affect the others."""
+    """Yield the outcomes of one evaluation; a crash or a timeout becomes an outcome and does not affect the others."""
 
     # Kept as they are produced: faults found before a crash count.
     found: list[Outcome] = []
@@ -215,7 +217,7 @@ def _isolated(
         found.append(Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage))
     except Exception:
         text = scrub_traceback(traceback.format_exc(limit=-4))
-        reason = f"{meta.id} {meta.name} crashed, which is a bug in it:\n{text}"
+        reason = f"{meta.id} {meta.name} crashed, which is a bug in this rule or check:\n{text}"
         found.append(Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage))
     yield from found
 
@@ -237,8 +239,8 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str, *, chosen: Seve
 
 
 def _finding(meta: Meta, job: Job, verdict: Verdict, chosen: Severity | None) -> Finding:
-    """The finding with the severity chosen by the user, otherwise by the author, and never higher than its confidence
-    allows.
+    """Return the finding with the severity chosen by the user, otherwise by the author, and never higher than its
+    confidence allows.
     """
     confidence = verdict.confidence or meta.confidence
     severity = chosen or _lower(verdict.severity, meta.severity)
@@ -262,7 +264,7 @@ def _finding(meta: Meta, job: Job, verdict: Verdict, chosen: Severity | None) ->
 
 
 def _depends_on_guess(job: Job, verdict: Verdict) -> bool:
-    """Whether a fault depends on the guess that sibling scripts form one job; one within a launch does not."""
+    """Return whether a fault depends on the guess that sibling scripts form one job, and not on one launch."""
     if not job.probable:
         return False
     of_one_launch = verdict.subject in {launch.id for launch in job.launches}
@@ -281,8 +283,8 @@ MAX_NODES = 32
 Judge = Callable[[Fleet, Facts], Iterable[T]]
 
 
-def judged(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[str, str]]:
-    """The result of `judge`, and the nodes whose facts it cannot handle, each with the error.
+def judge_without_crashing_nodes(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[str, str]]:
+    """Return the result of `judge`, and the nodes whose facts it cannot handle, each with the error.
 
     Raises the error of `judge` if it crashes regardless of the facts.
     """
@@ -325,7 +327,7 @@ def judged(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[s
 
 
 def facts_without(facts: Facts, nodes: Mapping[str, str]) -> Facts:
-    """The facts, with those of these nodes unavailable for the given reasons."""
+    """Return the facts, with those of these nodes unavailable for the given reasons."""
     records = [
         replace(record, value=None, unavailable=_unavailable(nodes[record.request.node]))
         if record.request.node in nodes and record.unavailable is None
@@ -336,12 +338,12 @@ def facts_without(facts: Facts, nodes: Mapping[str, str]) -> Facts:
 
 
 def fleet_without(fleet: Fleet, nodes: Mapping[str, str]) -> Fleet:
-    """The fleet without these nodes' own data."""
-    records = tuple(_without_data(record) if record.node.name in nodes else record for record in fleet.records)
+    """Return the fleet without these nodes' own data."""
+    records = tuple(_drop_data(record) if record.node.name in nodes else record for record in fleet.records)
     return replace(fleet, records=records)
 
 
-def _without_data(record: NodeRecord) -> NodeRecord:
+def _drop_data(record: NodeRecord) -> NodeRecord:
     return NodeRecord(record.node, record.problem, record.problem_kind)
 
 

@@ -1,7 +1,7 @@
-"""The charts and measurements that packs of checks make of a recording, each function isolated from the others.
+"""The charts and measurements that packs of checks make from a recording, each function isolated from the others.
 
-An error here loses what one function makes but never the report, which lists it like any part of a pack that cannot be
-used.
+An error here loses the output of one function but never the report, which lists the function like any part of a pack
+that cannot be used.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _KINDS = (Table, Matrix, Timeline, Bars, Layout)
 def build_charts(
     chart_makers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
 ) -> tuple[tuple[Chart, ...], tuple[Broken, ...]]:
-    """The charts of these functions for every job, in the order of the packs, and the functions that failed.
+    """Return the charts of these functions for every job, in the order of the packs, and the functions that failed.
 
-    A chart that is the same for several jobs is included once. Ids are unique: if a further job has a different chart,
+    A chart that is identical for several jobs is included once. Ids are unique: if a further job has a different chart,
     a number is appended to its id and the job's name to its title. An id that another function has used is rejected.
     """
 
     def of_jobs(made: Iterable[tuple[Job, Any]]) -> dict[str, Chart]:
-        return _of_several_jobs([(job, _checked(chart)) for job, chart in made])
+        return _number_charts([(job, _validate_chart(chart)) for job, chart in made])
 
     words = ("no chart could be built", "the id {!r} is already used by another function")
-    found, broken = _built(chart_makers, jobs, fleet, facts, of_jobs, words)
+    found, broken = _collect_output(chart_makers, jobs, fleet, facts, of_jobs, words)
     return tuple(found.values()), broken
 
 
-def _built(
+def _collect_output(
     functions: Iterable[PackFunction],
     jobs: Sequence[Job],
     fleet: Fleet,
@@ -48,11 +48,11 @@ def _built(
     of_jobs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
     words: tuple[str, str],
 ) -> tuple[dict[str, T], tuple[Broken, ...]]:
-    """What these functions make of every job, by id, and the functions that failed.
+    """Return the output of these functions for every job, by id, and the functions that failed.
 
     Args:
-        of_jobs: checks what one function made of all jobs, and names it.
-        words: that a function failed, and that an id is taken.
+        of_jobs: checks the output of one function for all jobs, and names it.
+        words: messages for a function that failed, and for an id that is already used.
     """
     ordered = sorted(jobs, key=lambda job: job.name)
     found: dict[str, T] = {}
@@ -70,8 +70,8 @@ def _built(
     return found, tuple(broken)
 
 
-def _checked(chart: Any) -> Chart:
-    """Validate a chart as the report's readers will receive it; a pack may return anything."""
+def _validate_chart(chart: Any) -> Chart:
+    """Validate a chart as readers of the report do; a pack may return anything."""
     kind = next((kind for kind in _KINDS if isinstance(chart, kind)), None)
     if kind is None:
         raise TypeError(
@@ -85,7 +85,7 @@ def _checked(chart: Any) -> Chart:
     return checked
 
 
-def _of_several_jobs(made: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
+def _number_charts(made: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
     variants: dict[str, dict[Chart, Job]] = {}
     for job, chart in made:
         variants.setdefault(chart.id, {}).setdefault(chart, job)
@@ -104,25 +104,25 @@ PropertyReader = Callable[[NodeRecord, Facts], Mapping[str, str]]
 def build_measurements(
     readers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
 ) -> tuple[tuple[Measurements, ...], tuple[Broken, ...]]:
-    """What these functions read from the facts, in the order of the packs, and the functions that failed.
+    """Return what these functions read from the facts, in the order of the packs, and the functions that failed.
 
-    Of several jobs the first that measured a quantity counts. Values that are not numbers are left out.
+    If several jobs measured a quantity, the first one counts. Values that are not numbers are left out.
     """
     words = ("no measurement could be read", "the quantity {!r} is already measured by another function")
-    found, broken = _built(readers, jobs, fleet, facts, _first_of_each, words)
+    found, broken = _collect_output(readers, jobs, fleet, facts, _first_measurements, words)
     return tuple(item for item in found.values() if item.values), broken
 
 
-def _first_of_each(made: Iterable[tuple[Job, Any]]) -> dict[str, Measurements]:
+def _first_measurements(made: Iterable[tuple[Job, Any]]) -> dict[str, Measurements]:
     found: dict[str, Measurements] = {}
     for _, item in made:
         if not isinstance(item, Measurements):
             raise TypeError(f"expected Measurements, not {type(item).__name__}")
-        found.setdefault(item.quantity.name, _finite(item))
+        found.setdefault(item.quantity.name, _finite_values(item))
     return found
 
 
-def _finite(item: Measurements) -> Measurements:
+def _finite_values(item: Measurements) -> Measurements:
     if all(map(math.isfinite, item.values)):
         return item
     kept = [row for row, value in enumerate(item.values) if math.isfinite(value)]
@@ -131,7 +131,7 @@ def _finite(item: Measurements) -> Measurements:
 
 
 def properties_of(readers: Iterable[PropertyReader], fleet: Fleet, facts: Facts) -> tuple[NodeProperties, ...]:
-    """The known properties of every node that answered. A reader that fails loses only its own properties."""
+    """Return the known properties of every node that answered. A reader that fails loses only its own properties."""
     found = []
     several = tuple(readers)
     for record in fleet.records:

@@ -1,9 +1,7 @@
-"""The report of a run, in one versioned schema that reporters print and programs read: its results, and what they are
-based on.
+"""The report of a run, in one versioned schema that reporters print and programs read: its results and their basis.
 
 Additive within a schema version; the committed JSON Schema is generated from these classes.
-
-A report as a notebook shows it: the verdict, and a table of findings."""
+"""
 
 from __future__ import annotations
 
@@ -57,18 +55,18 @@ _CONF = {
 
 @dataclass(frozen=True, slots=True)
 class AvoidedCost:
-    """The cost of a run's faults: all nodes of a job wait until a timeout ends it, once.
+    """The cost of a run's faults: all nodes of a job wait once until a timeout ends the wait.
 
     Args:
         findings: the ids of those that would have made all ranks wait.
         nodes: the number of waiting nodes.
         nodes_from: a description of the source of that number; likewise the other `_from` fields.
-        timeout_s: seconds until a timeout would have ended it.
+        timeout_s: seconds until a timeout would have ended the wait.
         timeout_from: the job's own setting, or the source of the default.
         node_hours: nodes times the timeout.
         gpus_per_node: GPUs of each node; null if unknown.
         gpus_from: their source.
-        gpu_hours: the same with all GPUs; null if unknown.
+        gpu_hours: node-hours times GPUs per node; null if unknown.
         price_per_gpu_hour: in the user's currency; null if no price was given.
         cost: GPU-hours times the price.
         job: the job of these nodes; if there are several, the one with the highest cost.
@@ -96,23 +94,23 @@ class _Number(NamedTuple):
 def avoided_cost(
     findings: Sequence[Finding], jobs: Sequence[Job], *, nodes: Sequence[str] = (), fail_on: Severity = Severity.ERROR
 ) -> AvoidedCost | None:
-    """The cost that these findings avoided; None if there are none, no rank would wait, or a number is missing.
+    """Return the cost that these findings avoided; None if there are none, no rank would wait, or a number is missing.
 
     Args:
         nodes: the run's nodes, which are the job's; if there are none, the files give the number.
     """
     waits = [finding for finding in findings if finding.waits_at and finding.severity.rank >= fail_on.rank]
-    found = [_of_job(job, waits if len(jobs) == 1 else _about(job, waits), nodes) for job in jobs]
+    found = [_job_cost(job, waits if len(jobs) == 1 else _findings_about(job, waits), nodes) for job in jobs]
     return max((cost for cost in found if cost is not None), key=lambda cost: cost.node_hours, default=None)
 
 
-def _about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings about this job: about one of its launches, or about one of its files."""
+def _findings_about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings about one of this job's launches or files."""
     launches, files = {launch.id for launch in job.launches}, {file.path for file in job.files}
     return [f for f in findings if f.subject in launches or any(place.path in files for place in f.locations[:1])]
 
 
-def _of_job(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> AvoidedCost | None:
+def _job_cost(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> AvoidedCost | None:
     # A rank that does not complete the rendezvous waits nowhere else.
     first = [finding for finding in waits if finding.waits_at == "rendezvous"] or waits
     subjects = {finding.subject for finding in first}
@@ -140,7 +138,7 @@ def _of_job(job: Job, waits: Sequence[Finding], nodes: Sequence[str]) -> Avoided
 
 
 def with_price(found: AvoidedCost | None, price_per_gpu_hour: float | None) -> AvoidedCost | None:
-    """The same with a cost, if there are GPUs and a price per GPU hour."""
+    """Return the avoided cost with its price, if there are GPUs and a price per GPU-hour."""
     if found is None or price_per_gpu_hour is None or found.gpu_hours is None:
         return found
     cost = round(found.gpu_hours * price_per_gpu_hour, 2)
@@ -148,7 +146,7 @@ def with_price(found: AvoidedCost | None, price_per_gpu_hour: float | None) -> A
 
 
 def _number(claims: Sequence[Claim]) -> _Number | None:
-    """The smallest value of the claims, with its spelling; None if one of them is unknown."""
+    """Return the smallest value of the claims with its spelling; None if any value is unknown."""
     values: list[tuple[int, Claim]] = []
     for claim in claims:
         if not isinstance(claim.value, Known) or not isinstance(claim.value.value, int) or claim.value.value < 1:
@@ -165,7 +163,7 @@ def _claim_words(claim: Claim) -> str:
 
 
 def _nodes(job: Job, scope: Scope) -> _Number | None:
-    """The number of nodes held: the allocation of the job takes precedence over the launcher's request."""
+    """Return the number of nodes held: the allocation of the job takes precedence over the launcher's request."""
     return _number(job.setting("nodes", scope)) or _number(job.requiring("nodes", scope))
 
 
@@ -192,7 +190,7 @@ def _backend(job: Job, launch: Launch) -> str:
 
 
 def _rendezvous(job: Job, launch: Launch) -> _Number | None:
-    """The duration of the first wait: of a launcher's agents for each other, or of ranks for their group."""
+    """Return the duration of the first wait: between a launcher's agents, or between ranks when their group forms."""
     if launch.launcher not in _ELASTIC:
         return _group(job, launch)
     if any(Known(True) == claim.value for claim in job.setting("standalone", launch.scope)):
@@ -213,7 +211,7 @@ def _rendezvous(job: Job, launch: Launch) -> _Number | None:
 
 
 def _group(job: Job, launch: Launch) -> _Number | None:
-    """How long ranks wait in their group, for each other or in a collective."""
+    """Return how long ranks wait in their group, for each other or in a collective."""
     limits = job.setting("process_group_timeout_s", launch.scope) or job.setting("process_group_timeout_s")
     if any(claim.strength > Strength.DEFAULT for claim in limits):
         return _number(limits)
@@ -231,7 +229,7 @@ def _default(key: str) -> _Number:
 
 
 class Default(NamedTuple):
-    """How long ranks wait by default, as `waste.toml` describes it."""
+    """The default timeout of ranks, as `waste.toml` describes it."""
 
     seconds: int
     words: str
@@ -241,9 +239,9 @@ class Default(NamedTuple):
 DEFAULTS = {key: Default(**row) for key, row in toml.beside(__file__, "waste.toml").items()}
 #: The stage of rules.
 _LINT = "lint"
-#: Unread files that are listed; all of them are counted.
+#: Largest number of unread files that are listed; all are counted.
 _MAX_UNREAD = 100
-#: The quantities that a world size is computed from if none states it.
+#: The quantities that determine the world size if no claim states it.
 _SIZES = ("nodes", "processes_per_node", "tasks", "tasks_per_node")
 
 
@@ -262,7 +260,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """How much of the jobs was understood. Without a launch nothing is known about what the ranks will do.
+    """How much of the jobs was understood. Without a launch nothing is known about the ranks.
 
     Args:
         launches: command lines that start ranks.
@@ -397,14 +395,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was judged and what was not.
+    """The extent of the judgement.
 
     Args:
         passed, failed, unknown, not_applicable: the number of outcomes with this status.
         unknown_outcomes: the unknown outcomes, required ones first.
         unused_suppressions: comments that suppress nothing.
         broken: parts of plugins that could not be loaded, or that made no chart.
-        suppression_notes: waivers that are unused or have ended, and the same about the baseline.
+        suppression_notes: unused or expired waivers, and unused entries of the baseline.
         unused_baseline: entries of the baseline whose finding is gone from a file that was read.
         left_out: files of folders that were not read, and why.
     """
@@ -440,7 +438,7 @@ class RuleCount:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What was found, in numbers.
+    """The numbers of findings.
 
     Args:
         errors, warnings, infos: findings that count, by severity.
@@ -524,11 +522,13 @@ class Report:
         object.__setattr__(self, "summary", count_findings(self.findings, self.suppressed))
 
     def __repr__(self) -> str:
-        """One line: the command, the verdict and the numbers. `preflight.engine.report.to_json` has everything."""
+        """Return one line: the command, the verdict and the numbers. `preflight.engine.report.to_json` has
+        everything.
+        """
         return f"<Report of {self.run.verb}: {self.verdict.value}, {self._numbers()}>"
 
     def _repr_html_(self) -> str:
-        """The verdict and a table of findings, for a notebook."""
+        """Return the verdict and a table of findings, for a notebook."""
 
         return notebook_view(self, self._numbers())
 
@@ -544,14 +544,14 @@ class Report:
         return f"{', '.join(parts) or 'nothing found'} in {files} of {jobs}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as the JSON of `-o json`: dictionaries, lists, strings and numbers."""
+        """Return the report as the JSON of `-o json`: dictionaries, lists, strings and numbers."""
         found: dict[str, Any] = json.loads(to_json(self))
         return found
 
     def select(
         self, *, severity: Severity | str | None = None, rule: str | None = None, file: str | None = None
     ) -> tuple[Finding, ...]:
-        """The findings with all of these properties, in the order of the report.
+        """Return the findings with all of these properties, in the order of the report.
 
         Args:
             severity: `error`, `warning` or `info`.
@@ -591,9 +591,9 @@ def report_on(
 
     Args:
         chart_makers: functions that make charts; the verdict does not depend on them.
-        missing_charts: those that could not be loaded, and readers of measurements that could not be.
-        measurement_readers: functions that read what was measured; the verdict does not depend on them.
-        property_readers: functions that read what a node consists of.
+        missing_charts: chart makers and measurement readers that could not be loaded.
+        measurement_readers: functions that read measurements; the verdict does not depend on them.
+        property_readers: functions that read the properties of a node.
     """
     facts = Facts(recording.facts, recording.events)
     outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
@@ -628,7 +628,7 @@ def report_on(
             recording.smoke_options,
         ),
         inputs=_inputs(recording.jobs),
-        jobs=tuple(sorted(map(_as_read, recording.jobs), key=lambda job: job.name)),
+        jobs=tuple(sorted(map(_without_variants, recording.jobs), key=lambda job: job.name)),
         nodes=recording.nodes,
         outcomes=outcomes,
         findings=result.kept,
@@ -657,13 +657,13 @@ def report_on(
 
 
 def undecided(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """The unknown outcomes, required ones first."""
+    """Return the unknown outcomes, required ones first."""
     unknown = (outcome for outcome in outcomes if outcome.status is Status.UNKNOWN)
     return tuple(sorted(unknown, key=lambda outcome: (not outcome.required, outcome.id, outcome.subject)))
 
 
 def _avoided_cost(recording: Recording, findings: Sequence[Finding], verdict: VerdictKind) -> AvoidedCost | None:
-    """The avoided cost. An injected fault would have cost nothing."""
+    """Return the avoided cost. An injected fault would have cost nothing."""
     if verdict is not VerdictKind.NO_GO or recording.smoke_options.injected_fault is not None:
         return None
     nodes = tuple(record.node.name for record in recording.nodes)
@@ -671,7 +671,7 @@ def _avoided_cost(recording: Recording, findings: Sequence[Finding], verdict: Ve
 
 
 def crashed(error: BaseException, *, verb: str, created: str, version: str) -> Report:
-    """The report of a run that a bug in preflight ended before there was anything to judge."""
+    """Return the report of a run that a bug in preflight ended before there was anything to judge."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = ", ".join(f"{frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in last)
     bug = Broken(
@@ -695,11 +695,11 @@ def crashed(error: BaseException, *, verb: str, created: str, version: str) -> R
 def _verdict(
     recording: Recording, findings: Sequence[Finding], unknown_outcomes: Sequence[Outcome], broken: Sequence[Broken]
 ) -> VerdictKind:
-    """No-go if a finding demands it; incomplete if something required was not examined; otherwise not judged if no
-    launch was recognised.
+    """Return no-go if a finding demands it; incomplete if something required was not examined; otherwise not judged if
+    no launch was recognised.
 
     Rules also check whether everything required was examined, but `--select` can exclude those rules. A run without
-    nodes or files must not look like one that found no fault.
+    nodes or files must not look like one without faults.
     """
     worst = max((finding.severity.rank for finding in findings), default=-1)
     if worst >= Severity(recording.configuration.fail_on).rank:
@@ -720,7 +720,7 @@ def _verdict(
 
 
 def _is_understood(recording: Recording) -> bool:
-    """Whether a launch was recognised; a run of nodes alone has none and needs none."""
+    """Return whether a launch was recognised; a run of nodes alone needs no launch."""
     if any(job.launches for job in recording.jobs):
         return True
     return recording.verb in (NODES, SMOKE) and not any(job.files for job in recording.jobs)
@@ -731,7 +731,7 @@ def _without_nodes(recording: Recording) -> bool:
 
 
 def _anything_read(recording: Recording) -> bool:
-    """Whether a file was read, or a required file could not be."""
+    """Return whether a file was read, or a required file could not be."""
     given = any(job.files or any(note.required for note in job.notes) for job in recording.jobs)
     return given or recording.verb in (NODES, SMOKE)
 
@@ -743,7 +743,7 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
         return ExitCode.NO_GO
     if verdict is VerdictKind.NOT_JUDGED:
         since = recording.configuration.since
-        # A change that touches no job is fine, although no job was judged.
+        # A change that touches no job passes, although no job was judged.
         if since is not None and since.unchanged_jobs and not recording.jobs:
             return ExitCode.GO
         allowed = recording.configuration.allow_incomplete and _anything_read(recording)
@@ -753,8 +753,8 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
     return ExitCode.GO
 
 
-def _as_read(job: Job) -> Job:
-    """The job without what it would be with the defaults of its scripts, of which the findings say what matters."""
+def _without_variants(job: Job) -> Job:
+    """Return the job without the variants that its scripts' defaults give; the findings contain their consequences."""
     return job if job.by_default is None else replace(job, by_default=None)
 
 
@@ -764,7 +764,7 @@ def _inputs(jobs: Sequence[Job]) -> tuple[Input, ...]:
 
 
 def to_json(report: Report, *, compact: bool = False) -> bytes:
-    """The report as JSON, indented, ending in a newline.
+    """Return the report as JSON, indented, ending in a newline.
 
     Args:
         compact: omit outcomes that passed or do not apply; `coverage` still counts them.
@@ -778,12 +778,12 @@ def to_json(report: Report, *, compact: bool = False) -> bytes:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the output of `to_json`."""
+    """Return the JSON Schema (2020-12) of the output of `to_json`."""
     return schema_of(adapter(), "preflight report")
 
 
 def adapter() -> Any:
-    """The pydantic adapter that reads and describes reports."""
+    """Return the pydantic adapter that reads and describes reports."""
     from pydantic import TypeAdapter
 
     # Looked up here when the annotations of `Report` are resolved.
@@ -792,14 +792,14 @@ def adapter() -> Any:
     return TypeAdapter(Report)
 
 
-#: A notebook keeps what it shows; more is in the report.
+#: Largest number of findings shown, because a notebook stores its output; the report has all of them.
 _MAX_FINDINGS = 50
 _MAX_LENGTH = 1000
 _TOP = "vertical-align:top;text-align:left"
 
 
 def notebook_view(report: Report, numbers: str) -> str:
-    """HTML without scripts, its own styles, or anything of a stranger but text."""
+    """Return HTML without scripts or styles; anything from files is only text."""
     head = f"<p><strong>{_text(report.verdict.value)}</strong> {_text(numbers)}</p>"
     rows = "".join(map(_row, report.findings[:_MAX_FINDINGS]))
     left = len(report.findings) - _MAX_FINDINGS
@@ -823,7 +823,7 @@ def _text(text: str) -> str:
 
 
 class Hosts(NamedTuple):
-    """The nodes of a run by result, each in rank order and in exactly one of the three.
+    """The nodes of a run by result, in rank order; each node is in exactly one of the three lists.
 
     Args:
         passing: all others.
@@ -839,7 +839,7 @@ class Hosts(NamedTuple):
 def hosts_of(report: Report) -> Hosts:
     """Sort the nodes of a report by result. A finding only about files concerns no node.
 
-    A run with an injected fault decides nothing about its nodes.
+    The outcome of a run with an injected fault says nothing about its nodes.
     """
     rank = Severity(report.configuration.fail_on).rank
     failing = {record.node.name for record in report.nodes if record.problem}
@@ -848,7 +848,7 @@ def hosts_of(report: Report) -> Hosts:
         if finding.severity.rank >= rank:
             failing.update(finding.nodes)
     names = [record.node.name for record in report.nodes]
-    unknown = (set(names) if has_injected_fault else _unknown(report, frozenset(names))) - failing
+    unknown = (set(names) if has_injected_fault else _unknown_nodes(report, frozenset(names))) - failing
     return Hosts(
         tuple(name for name in names if name not in failing and name not in unknown),
         tuple(name for name in names if name in failing),
@@ -856,21 +856,21 @@ def hosts_of(report: Report) -> Hosts:
     )
 
 
-def _unknown(report: Report, names: frozenset[str]) -> set[str]:
-    """The nodes that a required unknown result concerns. One that lists no nodes concerns all of them."""
+def _unknown_nodes(report: Report, names: frozenset[str]) -> set[str]:
+    """Return the nodes that a required unknown result concerns. A result that lists no nodes concerns all of them."""
     looked_at = any(stage.name == "node" and not stage.skipped for stage in report.run.stages)
     if not looked_at or report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
         return set(names)
     unknown: set[str] = set()
     for outcome in report.coverage.unknown_outcomes:
         if outcome.required and outcome.stage != "lint":
-            # A check of a plugin may name a node in the subject alone.
+            # A plugin's check may name a node only in the subject.
             unknown |= (names & {*outcome.nodes, outcome.subject}) or names
     return unknown
 
 
 def starts_without(report: Report, hosts: Hosts) -> tuple[str, ...]:
-    """Commands and options that run the job without the failing nodes; empty if no node would be left."""
+    """Return commands and options that run the job without the failing nodes; empty if no node would be left."""
     left = len(hosts.passing) + len(hosts.unknown)
     if not hosts.failing or not left or not all(map(is_hostname, hosts.failing)):
         return ()

@@ -33,13 +33,17 @@ _EAGER_FIELDS = ("name", "files", "launches", "probable")
 
 
 def key_of(inputs: Sequence[Any], modules: Iterable[str]) -> str:
-    """The key for these inputs (any value whose `repr` is complete) and for the code in these modules' packages."""
-    identity = [_FORMAT, sys.version, inputs, _code(frozenset(name.partition(".")[0] for name in modules))]
+    """Return the key for these inputs (any value whose `repr` is complete) and for the code in these modules'
+    packages.
+    """
+    identity = [_FORMAT, sys.version, inputs, _code_fingerprint(frozenset(name.partition(".")[0] for name in modules))]
     return hashlib.sha256(repr(identity).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def load_report(cache: Cache, key: str, snapshot: TreeSnapshot, created: str) -> Report | None:
-    """The report stored under `key`, if the tree has not changed since; None otherwise, and for an invalid entry."""
+    """Return the report stored under `key`, if the tree has not changed since; None otherwise, and for an invalid
+    entry.
+    """
     content = cache.get(key)
     if content is None:
         return None
@@ -113,7 +117,7 @@ class _CachedJob(Job):
 
     @classmethod
     def of(cls, outline: dict[str, Any], later: _LazyJobs, index: int) -> _CachedJob:
-        """The job with this outline; its other fields are those of job number `index` of `later`."""
+        """Return the job with this outline; its other fields are those of job number `index` of `later`."""
         job = object.__new__(cls)
         job.__dict__.update(
             name=outline["name"],
@@ -144,8 +148,8 @@ _LAZY_FIELDS = frozenset(field.name for field in fields(Job)) - frozenset(_EAGER
 
 
 def _rows(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Outcomes as rows of numbers, equal neighbours merged: there are tens of thousands, with a few hundred distinct
-    strings.
+    """Return outcomes as rows of numbers with equal neighbours merged: there are tens of thousands of outcomes, with a
+    few hundred distinct strings.
     """
     texts: dict[str, int] = {}
 
@@ -180,7 +184,9 @@ def _outcomes(written: dict[str, Any]) -> tuple[Outcome, ...]:
 
 @functools.cache
 def _reader(kind: Any) -> Callable[[Any], Any]:
-    """A function that rebuilds a value of `kind` from the output of `plain`. Supports only the classes of a report."""
+    """Return a function that rebuilds a value of `kind` from the output of `plain`. Supports only the classes of a
+    report.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if NoneType in arguments:
         inner = _reader(next(argument for argument in arguments if argument is not NoneType))
@@ -199,8 +205,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
 
 
 @functools.cache
-def _code(packages: frozenset[str]) -> str:
-    """Sizes and modification times of all files of these packages, so that changed code invalidates the cache."""
+def _code_fingerprint(packages: frozenset[str]) -> str:
+    """Return sizes and modification times of these packages' files, so that changed code invalidates the cache."""
     found: list[tuple[str, int, int]] = []
     folders = [str(path) for name in packages for path in getattr(sys.modules.get(name), "__path__", ())]
     while folders:

@@ -19,9 +19,9 @@ from preflight.model.job import Job, Suppression
 from preflight.model.recording import Recording
 from preflight.sources.discovery.walk import Excluded
 
-#: The number of nodes that a waiver may name.
+#: Largest number of nodes in a waiver.
 _MAX_HOSTS = 100_000
-#: What can exclude a finding from the verdict.
+#: Ways to exclude a finding from the verdict.
 COMMENT, WAIVER, BASELINE, SINCE, FILE_IGNORES = "comment", "waiver", "baseline", "since", "per-file-ignores"
 
 
@@ -53,7 +53,7 @@ class SuppressionResult(NamedTuple):
 
 
 def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> SuppressionResult:
-    """The findings of `outcomes`, folded, with every suppression of the recording applied to them."""
+    """Return the findings of `outcomes`, folded, with every suppression of the recording applied to them."""
     stated = tuple(outcomes)
     suppressor = _Suppressor(
         recording, _suppressions(recording.jobs), frozenset(o.id for o in stated if o.stage == "lint")
@@ -102,7 +102,7 @@ class _Suppressor:
         return self.recording.configuration
 
     def pieces(self, finding: Finding) -> Iterator[Finding]:
-        """Split a finding by what counts: if a waiver names only some of its nodes, it becomes two findings."""
+        """Split a finding by suppression: if a waiver covers only some of its nodes, it becomes two findings."""
         first = (finding.locations[0].path, finding.locations[0].line) if finding.locations else ("", 0)
         by_comment = [comment for comment in self._on_line.get(first, ()) if _names_rule(comment, finding)]
         waivers = [waiver for waiver in self._configuration.waivers if self._waives(waiver, finding)]
@@ -110,7 +110,7 @@ class _Suppressor:
         accepted = self._accepted.get(finding.fingerprint) if finding.id in self.lint_ids else None
         existed = finding.id in self.lint_ids and finding.fingerprint in self._existing
         self._used.update(by_comment)
-        self._used.update(waiver for waiver in waivers if not self._expired(waiver))
+        self._used.update(waiver for waiver in waivers if not self._is_expired(waiver))
         if accepted is not None:
             self._used.add(accepted)
         if matches(finding.id, finding.name, self._configuration.mandatory):
@@ -120,8 +120,8 @@ class _Suppressor:
         elif by_comment:
             reason = next((comment.reason for comment in by_comment if comment.reason), "no reason given")
             yield replace(finding, suppression=reason, suppressed_by=COMMENT)
-        elif any(not self._expired(waiver) for waiver in waivers):
-            yield from self._waived(finding, [waiver for waiver in waivers if not self._expired(waiver)])
+        elif any(not self._is_expired(waiver) for waiver in waivers):
+            yield from self._waive(finding, [waiver for waiver in waivers if not self._is_expired(waiver)])
         elif ignores is not None:
             reason = f"ignored in {ignores.pattern} by {self._configuration.file or 'the configuration'}"
             yield replace(finding, suppression=reason, suppressed_by=FILE_IGNORES)
@@ -135,7 +135,7 @@ class _Suppressor:
         else:
             yield finding
 
-    def _waived(self, finding: Finding, waivers: Sequence[Waiver]) -> Iterator[Finding]:
+    def _waive(self, finding: Finding, waivers: Sequence[Waiver]) -> Iterator[Finding]:
         whole = next((waiver for waiver in waivers if not waiver.hosts), None)
         if whole is not None:
             yield replace(finding, suppression=_reason(whole), suppressed_by=WAIVER)
@@ -146,9 +146,9 @@ class _Suppressor:
             here = tuple(node for node in left if node in names)
             if here:
                 left = tuple(node for node in left if node not in names)
-                yield replace(_for_nodes(finding, here), suppression=_reason(waiver), suppressed_by=WAIVER)
+                yield replace(_restrict_to_nodes(finding, here), suppression=_reason(waiver), suppressed_by=WAIVER)
         if left:
-            yield _for_nodes(finding, left)
+            yield _restrict_to_nodes(finding, left)
 
     def _waives(self, waiver: Waiver, finding: Finding) -> bool:
         if not matches(finding.id, finding.name, (waiver.rule,)) or len(waiver.rule) == 3:
@@ -161,14 +161,15 @@ class _Suppressor:
         return matches(finding.id, finding.name, ignores.names) and self._is_below(finding, (ignores.pattern,))
 
     def _is_below(self, finding: Finding, patterns: tuple[str, ...]) -> bool:
-        return bool(finding.locations) and _excluded(patterns).has(finding.locations[0].path, is_folder=False)
+        return bool(finding.locations) and _is_excluded(patterns).has(finding.locations[0].path, is_folder=False)
 
-    def _expired(self, waiver: Waiver) -> bool:
+    def _is_expired(self, waiver: Waiver) -> bool:
         return bool(waiver.expires) and self.recording.created[:10] > waiver.expires
 
     def unused_comments(self) -> tuple[Suppression, ...]:
-        """The comments that suppressed nothing, each once. A comment may cover several lines, and counts as unused if
-        it was used on none of them.
+        """Return the comments that suppressed nothing, each once.
+
+        A comment may cover several lines, and counts as unused if it was used on none of them.
         """
         useful = {(s.path, s.span, s.names) for s in self.comments if s in self._used}
         unused: dict[object, Suppression] = {}
@@ -178,15 +179,15 @@ class _Suppressor:
         return tuple(unused.values())
 
     def suppression_notes(self, judged: set[tuple[str, str]]) -> Iterator[SuppressionNote]:
-        """Notes on settings that were set aside, and on waivers that expired, or were unused though their rule was
-        applied.
+        """Yield notes on settings that were set aside, and on waivers that expired, or were unused though their rule
+        was applied.
         """
         for message in self._configuration.set_aside:
             yield SuppressionNote("set-aside", message)
         for waiver in self._configuration.waivers:
             place = Location.at(waiver.at) if waiver.at is not None else None
             owner = f" (owner: {waiver.owner})" if waiver.owner else ""
-            if self._expired(waiver):
+            if self._is_expired(waiver):
                 message = f"the waiver of {waiver.rule}{owner} expired on {waiver.expires}; renew or remove it"
                 yield SuppressionNote("waiver-expired", message, place)
             elif waiver not in self._used and self._could_match(waiver, judged):
@@ -201,7 +202,7 @@ class _Suppressor:
         yield from dict.fromkeys(self._mandatory)
 
     def stale(self, judged: set[tuple[str, str]]) -> Iterator[Accepted]:
-        """Entries of the baseline whose rule was applied to their file but no longer found anything."""
+        """Yield the entries of the baseline whose rule was applied to their file but no longer found anything."""
         read = self._was_read()
         ids = {id for id, _ in judged}
         for entry in self._configuration.baseline:
@@ -209,12 +210,12 @@ class _Suppressor:
                 yield entry
 
     def _could_match(self, waiver: Waiver, judged: set[tuple[str, str]]) -> bool:
-        """Whether this run could have made the waived finding: a run over one file cannot find faults in others."""
+        """Return whether this run could have found the waived fault: a run over one file finds no faults in others."""
         if not any(matches(id, name, (waiver.rule,)) for id, name in judged):
             return False
         if waiver.hosts and not _hosts(waiver.hosts) & {record.node.name for record in self.recording.nodes}:
             return False
-        held = _excluded(waiver.paths)
+        held = _is_excluded(waiver.paths)
         return not waiver.paths or any(held.has(path, is_folder=False) for path in self._was_read())
 
     def _was_read(self) -> frozenset[str]:
@@ -225,8 +226,8 @@ def _names_rule(comment: Suppression, finding: Finding) -> bool:
     return any(name.upper() == finding.id or name.lower() == finding.name for name in comment.names)
 
 
-def _for_nodes(finding: Finding, nodes: tuple[str, ...]) -> Finding:
-    """The part of a finding that concerns these nodes."""
+def _restrict_to_nodes(finding: Finding, nodes: tuple[str, ...]) -> Finding:
+    """Return the part of a finding that concerns these nodes."""
     if nodes == finding.nodes:
         return finding
     evidence = tuple(item for item in finding.evidence if not item.node or item.node in nodes)
@@ -246,7 +247,7 @@ def _mandatory_note(finding: Finding, configuration: Configuration) -> Suppressi
 
 
 @functools.cache
-def _excluded(patterns: tuple[str, ...]) -> Excluded:
+def _is_excluded(patterns: tuple[str, ...]) -> Excluded:
     return Excluded(patterns)
 
 
@@ -256,7 +257,7 @@ def _hosts(names: tuple[str, ...]) -> frozenset[str]:
 
     found: set[str] = set()
     for name in names:
-        # A configuration is validated when it is read; a recording may hold anything.
+        # A configuration is validated when it is read; a recording may contain anything.
         if len(found) < _MAX_HOSTS and is_host_range(name):
             found.update(NodeSet(name, resolver=RESOLVER_NOGROUP))
     return frozenset(found)
@@ -267,7 +268,7 @@ _MAX_PLACES = 8
 
 
 def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One finding for each fault, worst first: findings with the same text and location are merged.
+    """Return one finding for each fault, worst first: findings with the same text and location are merged.
 
     A fault of several nodes is listed once, with all of them; so is a fault in a file that several jobs share.
     Remaining findings with the same fingerprint (two lines of the same text) are numbered, so that each fingerprint
@@ -275,12 +276,12 @@ def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """
     kept: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        # The subject of a node's fault is the node itself, and that of a fault in a file is one of the launches that
-        # reach it: merging ignores it.
+        # Merging ignores the subject: the node itself for a node's fault, and one of the launches that reach a file for
+        # a fault in that file.
         about = "" if finding.subject in finding.nodes or finding.locations else finding.subject
         key = (finding.id, finding.severity, finding.message, finding.locations[:1], finding.remedy, about)
         kept.setdefault(key, []).append(finding)
-    merged = sorted((_merged(same) for same in kept.values()), key=_order)
+    merged = sorted((_merge_findings(same) for same in kept.values()), key=_order)
     met: Counter[str] = Counter()
     numbered: list[Finding] = []
     for finding in merged:
@@ -290,7 +291,7 @@ def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(numbered)
 
 
-def _merged(same: Sequence[Finding]) -> Finding:
+def _merge_findings(same: Sequence[Finding]) -> Finding:
     first = same[0]
     if len(same) == 1:
         return first
@@ -299,12 +300,12 @@ def _merged(same: Sequence[Finding]) -> Finding:
     places = tuple(dict.fromkeys(place for finding in same for place in finding.locations))[:_MAX_PLACES]
     # The fingerprint is computed from all nodes, not from whichever node came first.
     return replace(
-        first, nodes=nodes, evidence=evidence, locations=places, commands=_merged_commands(same), fingerprint=""
+        first, nodes=nodes, evidence=evidence, locations=places, commands=_merge_commands(same), fingerprint=""
     )
 
 
-def _merged_commands(same: Sequence[Finding]) -> tuple[Command, ...]:
-    """A line to run on several nodes is included once, with all of them."""
+def _merge_commands(same: Sequence[Finding]) -> tuple[Command, ...]:
+    """Merge equal lines that run on different nodes into one command for all of these nodes."""
     nodes: dict[str, dict[str, None]] = {}
     for finding in same:
         for item in finding.commands:

@@ -96,17 +96,17 @@ def _accept_any(value: str) -> str:
 
 
 def file_problem(value: str) -> str:
-    """What is wrong with the value of an option that names a file."""
+    """Return why a value is not the name of an existing file; empty if it is."""
     return "" if Path(value).is_file() else f"the file {value} does not exist"
 
 
 def yes_no_problem(value: str) -> str:
-    """What is wrong with the value of an option that is yes or no."""
+    """Return why a value is not yes or no; empty if it is."""
     return "" if value in ("yes", "no") else "expected yes or no"
 
 
 def interpreter_problem(value: str) -> str:
-    """What is wrong with the value of an option that names a Python interpreter."""
+    """Return why a value is not the path of a Python interpreter; empty if it is."""
     return "" if value and "\0" not in value else "expected the path of a Python interpreter"
 
 
@@ -116,7 +116,7 @@ class Option:
 
     Args:
         meaning: its purpose, in one sentence of help.
-        problem_of: returns what is wrong with a value and what is expected; empty for a valid value.
+        problem_of: returns the error in a value and the expected form; empty for a valid value.
     """
 
     name: str
@@ -131,17 +131,17 @@ def _ignore_note(note: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """What an executor gets when nodes are requested from it.
+    """The request for nodes to an executor.
 
     Args:
         jobs: the jobs as described by their files; untrusted unless `trust_job`.
         named: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. If there are any, no others are
             used; `gather` is still called, because the executor may have to prepare for them.
-        count: number of nodes of the job, if its files give it.
+        count: number of nodes of the job, if its files state it.
         deadline_s: time limit for finding nodes.
         lasts_s: longest duration of the whole run, for executors that must request nodes.
         environment: the variables of this process.
-        on_note: reports what is being waited for.
+        on_note: reports the current wait.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -193,14 +193,15 @@ class Executor(abc.ABC):
         return self
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this process counts as inside, such as `SLURM_JOB_ID=71 is set`; empty if it does not.
+        """Return why this process is inside the executor's environment, such as `SLURM_JOB_ID=71 is set`; empty if it
+        is not.
 
         Uses little more than `environment`, and never waits.
         """
         return ""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Return what it would use on this machine, such as `OpenSSH_9.2p1`; empty if it cannot tell.
+        """Return the tool that the executor would use here, such as `OpenSSH_9.2p1`; empty if unknown.
 
         Nothing is requested, started or changed. Raises ExecutorError that says what is missing and, after its last
         semicolon, what to do.
@@ -208,10 +209,10 @@ class Executor(abc.ABC):
         return ""
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of its allocation or cluster; None if it has none here.
+        """Return the nodes of the executor's allocation or cluster; None if there is none here.
 
-        If `request.named` is not empty, return exactly these nodes (with the addresses at which it reaches them), or
-        None if there is nothing to prepare.
+        If `request.named` is not empty, return exactly these nodes (with the addresses for connecting to them), or None
+        if there is nothing to prepare.
 
         Raises:
             ExecutorError: nodes should exist but are not available (kind and message as for a node).
@@ -233,7 +234,9 @@ class Executor(abc.ABC):
 
 
 def target_of(node: Node) -> str:
-    """Return the address at which a node is reached, else its name. Raises ExecutorError for an invalid host name."""
+    """Return the address for connecting to a node, otherwise its name. Raises ExecutorError for an invalid host
+    name.
+    """
     target = node.address or node.name
     if not is_hostname(target):
         raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")
@@ -267,7 +270,7 @@ async def run_tool(
     """Run `command` to its end.
 
     Raises:
-        ExecutorError: it was not found ("missing"), or did not end in time ("timeout").
+        ExecutorError: the command was not found ("missing"), or did not end in time ("timeout").
     """
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("run %s", command_text(command))
@@ -319,7 +322,7 @@ def _die_with_parent() -> None:
 
 
 class ErrorMeaning(NamedTuple):
-    """What messages that match a pattern mean: the kind of failure, a sentence, and what to do."""
+    """The meaning of messages that match a pattern: the kind of failure, a sentence, and the remedy."""
 
     pattern: str
     kind: str
@@ -334,7 +337,7 @@ def _meanings() -> dict[str, list[ErrorMeaning]]:
 
 
 def find_meaning(table: str, lines: Iterable[str]) -> tuple[ErrorMeaning, str] | None:
-    """The first row of a table of `error_meanings.toml` that matches a line, and the first such line."""
+    """Return the first row of a table of `error_meanings.toml` that matches a line, and the first such line."""
     kept = tuple(lines)
     for row in _meanings()[table]:
         line = next((line for line in kept if re.search(row.pattern, line, re.IGNORECASE)), None)

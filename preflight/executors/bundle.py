@@ -1,10 +1,10 @@
-"""The node bundle: the modules that run on nodes as one document, and the probes that are cut out of plugins.
+"""The node bundle: the modules that run on nodes as one document, and the probes that are extracted from plugins.
 
 Nothing is installed on a node or written to its disk. The same sources give the same bytes, so bundles can be compared
 and cached.
 
-So a check and its probe can be in one file, although the check needs preflight and a node has only Python.
-Line numbers are preserved, so that a traceback from a node leads to the author's file.
+Probes are extracted so that a check and its probe can be in one file, although the check needs preflight and a node has
+only Python. Line numbers are preserved, so that a traceback from a node leads to the author's file.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 SHIPPED = ("preflight.agent", "preflight_checks.probes", "reference_trainer")
 #: The package that only the smoke run needs: 40 % of the total.
 TRAINER = "reference_trainer"
-#: Packages whose modules import only the standard library and each other (a test ensures it): an agent imports them
-#: itself before it forks, so that not every child has to.
+#: Packages whose modules import only the standard library and each other (a test ensures this): an agent imports them
+#: before it forks, so that its children need not.
 READY = ("preflight_checks.probes",)
 #: Single modules of our own: facts pass through them before they leave a node.
 EXTRA_MODULES = (
@@ -138,7 +138,7 @@ def pack(
             **{name: add_part(source.encode()) for name, source in sorted(separate.items())},
         },
         "magic": importlib.util.MAGIC_NUMBER.hex(),
-        "compiled": {name: add_part(marshal.dumps(code, 2)) for name, code in _compiled(modules, packages)},
+        "compiled": {name: add_part(marshal.dumps(code, 2)) for name, code in _compile_modules(modules, packages)},
     }
     head = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
     return len(head).to_bytes(4, "big") + head + bytes(appendix)
@@ -148,7 +148,7 @@ def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
     """Return a document that makes an agent import additional modules, given by name with their sources.
 
     Raises:
-        BundleError: they exceed MAX_BYTES.
+        BundleError: the sources exceed MAX_BYTES.
     """
     modules: dict[str, str] = {}
     packages: set[str] = set()
@@ -186,7 +186,7 @@ def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
     return modules, packages
 
 
-def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
+def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> Iterator[tuple[str, CodeType]]:
     """Return the code objects of the modules, under their names on nodes."""
     folders = {package: _folder(package) for package in packages}
     for name, source in sorted(modules.items()):
@@ -195,14 +195,14 @@ def _compiled(modules: Mapping[str, str], packages: Collection[str]) -> Iterator
         with contextlib.suppress(SyntaxError, ValueError):  # A plugin's module; importing it will report the error.
             yield (
                 name,
-                _with_filename(known, named)
+                _replace_filename(known, named)
                 if known is not None
                 else compile(source, named, "exec", dont_inherit=True),
             )
 
 
 def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
-    """Return the cached code of a module in `folder`, because compiling all modules takes longest. None if it is
+    """Return the cached code of a module in `folder`, because compiling all modules takes longest. None if the cache is
     missing or stale.
     """
     if folder is None:
@@ -216,10 +216,10 @@ def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None
         return None
 
 
-def _with_filename(code: CodeType, filename: str) -> CodeType:
-    """Return the same code, and everything in it, with another file name."""
+def _replace_filename(code: CodeType, filename: str) -> CodeType:
+    """Return the code object, including nested ones, with another file name."""
     inner = tuple(
-        _with_filename(module, filename) if isinstance(module, CodeType) else module for module in code.co_consts
+        _replace_filename(module, filename) if isinstance(module, CodeType) else module for module in code.co_consts
     )
     return code.replace(co_filename=filename, co_consts=inner)
 
@@ -245,7 +245,7 @@ def _folder(package: str) -> Path | None:
     return None
 
 
-#: What authors import from. Nodes do not have it; a probe gets each name from the module that defines it.
+#: The module that authors import from. Nodes do not have it; a probe gets each name from the module that defines it.
 _FACADE = "preflight.plugin"
 
 
@@ -279,7 +279,7 @@ _Need = tuple[str, str]
 
 @dataclass(slots=True)
 class _Module:
-    """A module being extracted: the names that are needed from it, and the statements that are kept for them."""
+    """A module under extraction: the names that are needed from it, and the statements that are kept for them."""
 
     name: str
     file: str
@@ -307,16 +307,16 @@ class _Module:
             self.needed_names.add(name)
             for statement in by_name.get(name, ()):
                 if isinstance(statement, ast.Import | ast.ImportFrom):
-                    yield from self._imported(statement, name)
+                    yield from self._import_needs(statement, name)
                 elif statement not in self.kept:
                     waiting.extend(_used_names(statement, annotations=not postponed))
-                    yield from self._imported_inside(statement)
+                    yield from self._inner_import_needs(statement)
                 self.kept.add(statement)
 
-    def _imported(self, statement: ast.Import | ast.ImportFrom, name: str) -> Iterator[_Need]:
-        """Return what must be sent for `name`, which this statement imports.
+    def _import_needs(self, statement: ast.Import | ast.ImportFrom, name: str) -> Iterator[_Need]:
+        """Yield the dependencies of `name`, which this statement imports.
 
-        Raises ExtractionError if that is impossible.
+        Raises ExtractionError if they cannot be sent.
         """
         for module, wanted in self._sources(statement, name):
             module = _defining_module(wanted) if module == _FACADE else module
@@ -328,8 +328,8 @@ class _Module:
                     "the probe, where it can handle the ImportError, or do without it"
                 )
 
-    def _imported_inside(self, statement: ast.stmt) -> Iterator[_Need]:
-        """Return what a function imports from its own package when it runs. The probe itself must handle any other
+    def _inner_import_needs(self, statement: ast.stmt) -> Iterator[_Need]:
+        """Yield the imports of a function from its own package at run time. The probe itself must handle any other
         import.
         """
         for node in ast.walk(statement):
@@ -361,7 +361,7 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """The imports of the names that probes use, each from the module that defines it, on one line."""
+        """Return the imports of the names that probes use, each from the module that defines it, on one line."""
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
@@ -392,7 +392,7 @@ def _is_shipped(module: str) -> bool:
 
 
 def _defining_module(name: str) -> str:
-    """The module that defines a name of the facade."""
+    """Return the module that defines a name of the facade."""
     from preflight import plugin
 
     return str(getattr(getattr(plugin, name, None), "__module__", _FACADE))

@@ -2,10 +2,10 @@
 job's.
 
 Nothing listens and nothing is installed: the agent is started with `exec` and speaks over that connection. Existing
-pods are left unchanged. Our own pods belong to one Job, which is deleted at the end, by the bridge if this process
-is killed, and by its own deadline if all else fails.
+pods are left unchanged. Our own pods belong to one Job, which is deleted at the end: by the bridge if this process is
+killed, and otherwise by its own deadline.
 
-What a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods.
+The resources that a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class KubernetesExecutor(Executor):
     _namespace: str = ""
     #: The location of each node's agent: the name of a pod, or the index of one that does not exist yet.
     _pods: dict[str, tuple[str, str, int]] = field(default_factory=dict)
-    #: Why a pod that should exist does not.
+    #: Missing pods, with the reason.
     _missing_pods: dict[str, str] = field(default_factory=dict)
 
     options = OPTIONS
@@ -114,7 +114,9 @@ class KubernetesExecutor(Executor):
         return KubernetesExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this is a pod of an Indexed Job. Other pods may be notebooks, where ssh or local is intended."""
+        """Return why this is a pod of an Indexed Job; empty if it is not. In other pods, such as notebooks, ssh or
+        local is intended.
+        """
         if not environment.get("KUBERNETES_SERVICE_HOST"):
             return ""
         index = environment.get("JOB_COMPLETION_INDEX")
@@ -145,7 +147,7 @@ class KubernetesExecutor(Executor):
             or connected["namespace"]
         )
         where = f"namespace {self._namespace} of {connected['where']}"
-        # Before pods of our own take resources.
+        # Done before our own pods use resources.
         cluster = await survey(self._survey_call)
         return replace(await self._find_or_create_pods(source, request, where), cluster=cluster)
 
@@ -166,7 +168,7 @@ class KubernetesExecutor(Executor):
             if not own:
                 raise UsageError(
                     "the pods are unknown; name their job with --on-option job=NAME, or the pods with selector=LABELS, "
-                    "or make some with manifest=FILE and create=yes"
+                    "or create some with manifest=FILE and create=yes"
                 )
             job, words = own[0], f"job {own[0]}, whose pod this is"
         pods = await self._call(
@@ -215,7 +217,7 @@ class KubernetesExecutor(Executor):
         return "" if _own_job(request.environment) else _claimed_job(request.jobs)[1]
 
     def _nodes(self, pods: list[dict[str, Any]]) -> tuple[Node, ...]:
-        """Return one node for each pod, in the order of ranks, named after the pod's node if no other pod shares it."""
+        """Return one node per pod, in rank order. A node has the name of the pod's node if no other pod shares it."""
         pods = sorted(pods, key=_rank_order)
         held = [pod["node"] for pod in pods]
         nodes = []
@@ -237,7 +239,7 @@ class KubernetesExecutor(Executor):
             return ()
         found_indices = {pod["index"] for pod in pods}
         absent = [index for index in range(min(count, spec.get("completions") or count)) if index not in found_indices]
-        why = "the Job is suspended" if spec.get("suspend") else "the Job has not made it"
+        why = "the Job is suspended" if spec.get("suspend") else "the Job has not created it"
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         failed = [each for each in conditions if each.get("type") == "Failed" and each.get("status") == "True"]
         if failed:
@@ -281,7 +283,7 @@ class KubernetesExecutor(Executor):
     async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
         """Return the pods of our Job by index, once each has a node or the scheduler reports nothing new.
 
-        It returns at the latest after three quarters of the time, so that pods without a node can still be reported.
+        Returns at the latest after three quarters of the time, so that pods without a node can still be reported.
         """
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
@@ -412,7 +414,7 @@ def _rank_order(pod: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _is_refused(pod: Mapping[str, Any]) -> bool:
-    """Return whether the scheduler has found no node for it."""
+    """Return whether the scheduler has found no node for the pod."""
     return any(each["type"] == "PodScheduled" and each["status"] == "False" for each in pod["conditions"])
 
 
@@ -443,7 +445,7 @@ def _name(claim: Claim) -> str:
 EXECUTOR = KubernetesExecutor()
 
 
-#: For one list; a run should not wait for a cluster that takes longer.
+#: Time limit of one list; a run should not wait longer for a cluster.
 SURVEY_S = 8.0
 _BridgeCall = Callable[[str], Awaitable[Any]]
 

@@ -1,8 +1,7 @@
 """The pods of a job as its manifest describes them, and similar pods of our own.
 
-Ours get everything that determines where pods run and what is available there (image, devices, node selection,
-tolerations,
-networks, volumes, environment), and nothing that makes a pod part of a service or starts its program.
+Our pods get everything that determines where pods run and what is available there (image, devices, node selection,
+tolerations, networks, volumes, environment), and nothing that makes a pod part of a service or starts its program.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from preflight.model.job import Known
 if TYPE_CHECKING:
     from preflight.sources.formats.structured import Node
 
-#: Labels of queues without which pods are not admitted, and of meshes that would intercept their traffic.
+#: Labels of queues that pods need to be admitted, and of meshes that would intercept their traffic.
 _COPIED_LABELS = (
     *("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class", "scheduling.volcano.sh/queue-name"),
     *("sidecar.istio.io/inject", "linkerd.io/inject", "runai/queue", "kai.scheduler/queue"),
@@ -99,7 +98,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
 
 
 def choose_source(text: str, name: str) -> PodSource:
-    """Return the object called `name`, or the only one. Raises UsageError if there are none or several."""
+    """Return the object called `name`, or the only one. Raises UsageError if there is none or more than one."""
     found = [source for source in pod_sources(text) if not name or source.name == name]
     if len(found) == 1:
         return found[0]
@@ -154,7 +153,7 @@ def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
 
 
 def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the container with this name; without one the first that requests devices, else the first.
+    """Return the container with this name; without a name, the first that requests devices, otherwise the first.
 
     Raises:
         UsageError: there is no container of that name.

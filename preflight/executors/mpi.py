@@ -1,4 +1,4 @@
-"""Reaches nodes with one mpirun for each: standard input goes only to rank 0, so each agent is rank 0 of its own
+"""Reaches nodes with one mpirun per node: standard input goes only to rank 0, so each agent is rank 0 of its own
 mpirun.
 
 Open MPI 4 and 5 (mpirun, prterun) and descendants of Hydra (MPICH, Intel MPI, MVAPICH) are distinguished by the output
@@ -31,7 +31,7 @@ from preflight.executors.pipe import PipeChannel, make_nonce, no_python, start_a
 from preflight.executors.ssh import ssh_error
 from preflight.model.recording import Node
 
-#: How long `mpirun --version` may take; on a slow file server it takes seconds.
+#: Time limit of `mpirun --version`, which takes seconds on a slow file server.
 _VERSION_S = 10.0
 #: Hydra ends a rank whose pipe is full (pmodels/mpich#2336). The pipe holds a megabyte; data sent no faster than this
 #: is read in time even on a busy node.
@@ -86,7 +86,7 @@ class MpiExecutor(Executor):
         return nodefiles.reason(environment) if is_installed else ""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Return which mpirun is used. Raises ExecutorError if there is none, or its MPI is unknown."""
+        """Return the mpirun in use. Raises ExecutorError if there is none, or its MPI is unknown."""
         await self._find()
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
 
@@ -103,7 +103,7 @@ class MpiExecutor(Executor):
         return GatheredNodes(*found) if found is not None else None
 
     async def _find(self) -> None:
-        """Find the launcher, and whether it is Open MPI's or one of the MPICH family."""
+        """Find the launcher, and determine whether it belongs to Open MPI or the MPICH family."""
         if self._program:
             return
         names = (self.settings["program"],) if "program" in self.settings else _LAUNCHERS

@@ -40,14 +40,14 @@ from preflight.executors.base import (
 )
 from preflight.model.recording import Node
 
-#: Shell banners come before the agent's first line; more than this is not a banner.
+#: Largest size of a shell banner before the agent's first line.
 MAX_NOISE_BYTES = 1 << 20
 #: How long the transport may take to exit after its channel was closed.
 CLOSE_S = 2.0
 _STDERR_BYTES = 8192
-#: So much of what was printed before the agent started belongs to the reason of a failure.
+#: Number of characters printed before the agent started that are kept for the reason of a failure.
 _NOISE_BYTES = 2048
-#: At a time-out the message quotes so many of the last lines, and so much of them.
+#: Number of last lines, and of their characters, that the message about a timeout quotes.
 _PRINTED_LINES, _PRINTED_CHARACTERS = 3, 300
 #: The exit code of ssh when the connection is lost.
 _SSH_FAILED = 255
@@ -73,7 +73,7 @@ class StartingChannel(Channel, Protocol):
 
 
 def make_nonce() -> str:
-    """A random line that no banner contains."""
+    """Return a random line that no banner contains."""
     return f"preflight-{secrets.token_hex(12)}"
 
 
@@ -87,8 +87,8 @@ def _wrap_to_die_with_parent(
 ) -> tuple[list[str], Callable[[], None] | None]:
     """Return the command line that makes a command end with this process, and a function to run in the fork before it.
 
-    Running code in a fork requires a copy of this whole process, which costs more than starting ssh; if the system has
-    a program for it, nothing is copied.
+    Running code in a fork requires a copy of this whole process, which costs more than starting ssh; a system program
+    for the purpose avoids the copy.
     """
     program = shutil.which(command[0], path=environment.get("PATH")) if _setpriv() else None
     # If the program is missing, the error must name it instead of setpriv.
@@ -97,7 +97,7 @@ def _wrap_to_die_with_parent(
 
 @functools.cache
 def _setpriv() -> tuple[str, ...]:
-    """Return util-linux's setpriv with the options for that, if its version has them (since 2.33)."""
+    """Return util-linux's setpriv with the options for that purpose, if its version has them (since 2.33)."""
     path = shutil.which("setpriv")
     words = (path or "", "--pdeathsig", "TERM", "--")
     try:
@@ -120,11 +120,11 @@ class PipeChannel:
         ignores_sigterm: bool = False,
         bytes_per_s: int = 0,
     ) -> None:
-        """Start `command`. Raises OSError when it cannot be run.
+        """Start `command`. Raises OSError if it cannot be run.
 
         Args:
-            close_s: how long it may take to end by itself.
-            ignores_sigterm: whether it ignores SIGTERM.
+            close_s: time that the command gets to end by itself.
+            ignores_sigterm: whether the command ignores SIGTERM.
             bytes_per_s: maximum speed for sending, if the transport loses data that its other end does not read in
                 time.
         """
@@ -140,7 +140,7 @@ class PipeChannel:
             _log.debug("%s: run %s", description, command_text(command))
         words, before = _wrap_to_die_with_parent(command, os.environ if environment is None else environment)
         try:
-            # A session of its own, so that Ctrl-C reaches only the head, which then ends everything in order.
+            # In a separate session, so that Ctrl-C reaches only the head, which then ends everything in order.
             self._process: subprocess.Popen[bytes] = subprocess.Popen(
                 words,
                 stdin=theirs.fileno(),
@@ -193,7 +193,7 @@ class PipeChannel:
 
     def error_tail(self) -> str:
         """Return the end of the transport's standard error."""
-        # The end of its output may be noticed before the loop has read the last of it.
+        # The end of the output may be noticed before the loop has read its last part.
         if not self._errors_ended:
             self._read_errors()
         return self._stderr.decode("utf-8", "replace").strip()
@@ -226,7 +226,7 @@ class PipeChannel:
             await anyio.sleep(len(piece) / self._bytes_per_s)
 
     def send_nowait(self, frame: bytes) -> None:
-        """Send one short frame from any thread; skip it while another frame is being written, or if sending would
+        """Send one short frame from any thread; skip it if another frame is being written, or if sending would
         block.
         """
         if not self._sending.acquire(blocking=False):
@@ -234,7 +234,7 @@ class PipeChannel:
         try:
             left = memoryview(frame)
             left = left[self._stream.send(left) :]
-            # A started frame must be completed, or the next one would be read as its rest.
+            # A started frame must be completed; otherwise the next one would be read as its remainder.
             until = time.monotonic() + _FINISH_S
             while left and time.monotonic() < until:
                 select.select([], [self._stream], [], 0.1)
@@ -260,10 +260,10 @@ class PipeChannel:
         """Return the exit code of the transport; None if it is still running at the deadline."""
         with anyio.move_on_after(deadline_s):
             if self._process.poll() is None:
-                await self._ended()
+                await self._wait_for_exit()
         return self._process.poll()
 
-    async def _ended(self) -> None:
+    async def _wait_for_exit(self) -> None:
         """Wait for the end of the process without reaping it."""
         try:
             fd = os.pidfd_open(self._process.pid)
@@ -281,7 +281,7 @@ class PipeChannel:
             os.close(fd)
 
     async def aclose(self) -> None:
-        """Close the stream, which ends the agent; a transport that does not end is killed."""
+        """Close the stream, which ends the agent; a transport that does not end by itself is killed."""
         if self._closed:
             return
         self._closed = True
@@ -337,22 +337,24 @@ async def start_agent(
                 code = await channel.exit_code(CLOSE_S)
                 if code != _SSH_FAILED:
                     raise diagnose(code, channel.error_tail())
-                raise _stalled(channel, name, size)
+                raise _stall_error(channel, name, size)
             channel.push_back(bytes(received))
         if scope.cancelled_caught:
             if started:
-                raise _stalled(channel, name, size)
+                raise _stall_error(channel, name, size)
             error = diagnose(None, channel.error_tail())
             noise = bootstrap.without_mark(received[-_STDERR_BYTES:].decode("utf-8", "replace"))
-            raise ExecutorError(error.kind, error.message + _printed(noise), error.detail or noise)
+            raise ExecutorError(error.kind, error.message + _printed_lines(noise), error.detail or noise)
     except BaseException:
         channel.abandon()
         await channel.aclose()
         raise
 
 
-def _printed(text: str) -> str:
-    """The last lines that a node printed instead of starting Python, as the end of a message; empty without any."""
+def _printed_lines(text: str) -> str:
+    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty if there are
+    none.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " | ".join(lines[-_PRINTED_LINES:])
     return f'; the node printed: "{shown[-_PRINTED_CHARACTERS:]}"' if shown else ""
@@ -380,7 +382,7 @@ async def _skip_noise(
     del received[: place + len(mark)]
 
 
-def _stalled(channel: StartingChannel, name: str, size: int) -> ExecutorError:
+def _stall_error(channel: StartingChannel, name: str, size: int) -> ExecutorError:
     """Explain that Python started on the node, but did not answer when the bundle was sent."""
     return ExecutorError(
         "timeout",
@@ -394,9 +396,10 @@ def _stalled(channel: StartingChannel, name: str, size: int) -> ExecutorError:
 def no_python(
     name: str, lines: Sequence[str], code: int | None, error_text: str, *, where: str = "there"
 ) -> ExecutorError | None:
-    """Explain a start that failed because no usable Python is `where` the agent was to run; None if it did not.
+    """Explain a start that failed because no usable Python exists `where` the agent was to run; None for another
+    failure.
 
-    `lines` is what the node said, `code` the exit code (None: still running at the deadline).
+    `lines` is the output of the node, `code` the exit code (None: still running at the deadline).
     """
     missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), "")
     if not missing and code != bootstrap.NO_PYTHON:
@@ -409,12 +412,12 @@ def no_python(
 
 
 def tried_interpreters(missing: str) -> str:
-    """The interpreters that a node tried, by the line with which it reports that none is usable."""
+    """Return the interpreters that a node tried, by the line with which it reports that none is usable."""
     tried = missing.partition(bootstrap.NO_PYTHON_MARK)[2].split()
     return ", ".join(tried) if tried else "none of " + ", ".join(bootstrap.INTERPRETERS) + " exists"
 
 
-#: Largest number of agents started here, since the number of nodes may come from a file.
+#: Largest number of agents on this machine, because the number of nodes may come from a file.
 MAX_LOCAL = 16
 #: Exit code of a shell script used as interpreter that does not find its program.
 _NOT_FOUND = 127

@@ -75,7 +75,7 @@ class RayExecutor(Executor):
         return f"RAY_ADDRESS={address} is set" if _ADDRESS.fullmatch(address) else ""
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Return the cluster that answers. Raises ExecutorError if Ray cannot be imported, or there is no cluster."""
+        """Return the cluster that responds. Raises ExecutorError if Ray cannot be imported, or there is no cluster."""
         address = self._address(environment)
         versions = await self._connect(address, deadline_s)
         return f"the Ray cluster at {address} (Ray {versions['ray']}, Python {versions['python']})"
@@ -105,7 +105,7 @@ class RayExecutor(Executor):
         names = _names(alive)
         self._ids = {name: each["id"] for name, each in zip(names, alive, strict=True)}
         if request.named:
-            named = tuple(self._named(node, alive, names) for node in request.named)
+            named = tuple(self._find_named(node, alive, names) for node in request.named)
             return GatheredNodes(named, words, cluster=cluster)
         holding = [(name, each) for name, each in zip(names, alive, strict=True) if self._holds_ranks(each)]
         notes = tuple(
@@ -127,8 +127,9 @@ class RayExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes, cluster=cluster)
 
     def _holds_ranks(self, node: Mapping[str, Any]) -> bool:
-        """Return whether a node can hold ranks; KubeRay and others start the head without CPUs and GPUs, so that it
-        gets no ranks.
+        """Return whether a node can hold ranks.
+
+        KubeRay and others start the head without CPUs and GPUs, so that it gets no ranks.
         """
         if not node["head"]:
             return True
@@ -136,7 +137,7 @@ class RayExecutor(Executor):
             return self.settings["head"] == "yes"
         return bool(node["has"].get("CPU") or node["has"].get("GPU"))
 
-    def _named(self, node: Node, alive: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Node:
+    def _find_named(self, node: Node, alive: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Node:
         """Return the node of the cluster that the user means, by host name, short name or address."""
         for name, each in zip(names, alive, strict=True):
             if node.name in (name, each["host"], each["host"].split(".")[0], each["address"]):

@@ -75,7 +75,7 @@ class ReplayExecutor(Executor):
             ExecutorError: the recording has none.
             UsageError: a node was named that is not in the recording.
         """
-        recording = self._loaded()
+        recording = self._require_recording()
         words = f"the recording {self.path} of {recording.created}"
         origin = recording.origin
         if origin is not None and origin.problem:
@@ -94,7 +94,7 @@ class ReplayExecutor(Executor):
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> ReplayedChannel:
         """Open a recorded node. Raises ExecutorError with the recorded message if it could not be reached."""
-        recording = self._loaded()
+        recording = self._require_recording()
         if not is_hostname(node.name):
             raise ExecutorError("denied", f"{node.name}: {node.name!r} is not a valid host name")
         for record in recording.nodes:
@@ -104,7 +104,7 @@ class ReplayExecutor(Executor):
                 return ReplayedChannel(record, self._index())
         raise ExecutorError("missing", f"{node.name}: not recorded in {self.path}")
 
-    def _loaded(self) -> Recording:
+    def _require_recording(self) -> Recording:
         if self.recording is None:
             raise UsageError("--on replay needs a recording; name it with --on-option recording=FILE")
         return self.recording
@@ -112,7 +112,7 @@ class ReplayExecutor(Executor):
     def _index(self) -> _RecordedFacts:
         """Return the recorded data, indexed once for all nodes."""
         if self._recorded is None:
-            self._recorded = _RecordedFacts(self._loaded())
+            self._recorded = _RecordedFacts(self._require_recording())
         return self._recorded
 
 
@@ -136,7 +136,6 @@ class _RecordedFacts:
         return self._facts.get((node, _key(request.target, request.params, peers)))
 
     def listens(self, fact: FactRecord) -> bool:
-        """Return whether this is a recorded listener, which reported that it listens."""
         return fact.request.probe in self._listening and fact.unavailable is None
 
     def events(self, fact: FactRecord) -> list[EventRecord]:
@@ -246,7 +245,7 @@ class ReplayedChannel:
             self._reply(Failed(request.id, why.kind, why.reason, why.detail, why.exit_code))
 
     async def _play(self, request: AgentRequest, fact: FactRecord) -> None:
-        """Replay the events of a rank at their recorded times; a rank that was ended waits to be ended again."""
+        """Replay the events of a rank at their recorded times; a rank that was ended waits until it is ended again."""
         began = anyio.current_time() - fact.started_s
         for event in self._recorded.events(fact):
             await anyio.sleep_until(began + event.at_s)

@@ -7,7 +7,7 @@ the time limit of one run. Its behaviour on signals and in the queue was tested 
 Inside a job (SLURM_JOB_ID) its nodes are used; elsewhere those of the user's running job (`jobid`), or of an allocation
 for a few minutes with the request from the job's header.
 
-One overlapping step of srun for one node: its command line, its environment, and what its errors mean.
+One overlapping step of srun for one node: its command line, its environment, and the meaning of its errors.
 
 Options as in srun(1) of Slurm 22.05 to 24.11; their effect was tested with slurmctld and slurmd 22.05.8.
 """
@@ -170,11 +170,11 @@ class Allocation:
 
 
 async def allocate(request: NodeRequest, options: Sequence[str], *, deadline_s: float) -> Allocation:
-    """Request nodes from Slurm and wait for them.
+    """Request nodes from Slurm and wait for the allocation.
 
     Raises:
         ExecutorError: "blocked" if none is free in time, "denied" if Slurm rejects the request, each with Slurm's
-        message.
+            message.
     """
     nonce = make_nonce()
     script = f'echo "{nonce} $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null'
@@ -197,7 +197,7 @@ async def allocate(request: NodeRequest, options: Sequence[str], *, deadline_s: 
         await _release(channel, _job_id_in(channel.error_tail()))
         raise
     if received is None:
-        # Let salloc print its last message first: it withdraws its request itself.
+        # Let salloc print its last message first: it withdraws its own request.
         code = await channel.exit_code(2.0)
         words = channel.error_tail()
         await _release(channel, _job_id_in(words))
@@ -277,13 +277,12 @@ def _refusal_error(options: Sequence[str], code: int | None, error_text: str, de
 
 
 def _minutes(request: NodeRequest) -> int:
-    """Return the time limit of our allocation: that of one run, so that nothing is held for longer whatever happens."""
+    """Return the time limit of our allocation: the duration of one run, so that nothing is held for longer."""
     return max(2, math.ceil((request.lasts_s + 60) / 60))
 
 
 def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str, ...]:
-    """Return the resources that the job's own header requests, as options of salloc; the last value of each option
-    counts.
+    """Return the resources in the job's own header, as options of salloc; the last value of each option counts.
 
     Node names are included only with trust; the time limit only if `timed`, because our own is shorter.
     """
@@ -314,7 +313,7 @@ def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str
 
 #: Fields of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.
 _FORMAT = "%N|%T|%c|%m|%G|%f|%E"
-#: Words in the state of a node that accepts no new work. A following `~` or `#` means that it sleeps or boots.
+#: Words in the state of a node that does not accept new work. A following `~` or `#` means that it sleeps or boots.
 _CLOSED_STATES = re.compile(r"drain|down|fail|inval|unknown|future|maint|perfctrs|blocked", re.IGNORECASE)
 #: Nodes of partitions that the job does not name are not needed.
 _MAX_NODES = 20_000
@@ -362,7 +361,7 @@ def _split_state(output: str) -> tuple[str, str]:
 
 
 def _closed_reason(state: str, reason: str) -> str:
-    """Return why a node in this state accepts no new work; empty if it does."""
+    """Return why a node in this state does not accept new work; empty if it does."""
     if not _CLOSED_STATES.search(state):
         return ""
     return state.lower() + (f": {reason}" if reason not in ("", "none", "None") else "")
@@ -412,7 +411,7 @@ def _partition(output: dict[str, str]) -> Partition:
 
 
 async def _refusal(options: Sequence[str]) -> str:
-    """Return why sbatch would reject a job with these options; empty if it would not. Nothing is submitted."""
+    """Return why sbatch would reject a job with these options; empty if it would accept it. Nothing is submitted."""
     command = ["sbatch", "--test-only", *options, "--output=/dev/null", "--wrap=true"]
     ran = await run_tool(command, deadline_s=REQUEST_S)
     if not ran.code:
@@ -421,7 +420,7 @@ async def _refusal(options: Sequence[str]) -> str:
     return re.sub(r"^(?:sbatch: error: |allocation failure: |sbatch: )+", "", output[-1])[:300] if output else ""
 
 
-#: States in which a node of an allocation accepts no step; srun would wait for it until our deadline.
+#: States in which a node of an allocation does not accept a step; srun would wait for it until our deadline.
 _UNUSABLE_STATES = frozenset(("DOWN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "POWERING_DOWN", "UNKNOWN", "FUTURE"))
 #: Time limit of examining a node that does not answer.
 _POLL_S = 1.2
@@ -462,7 +461,7 @@ class SlurmExecutor(Executor):
     _allocation: Allocation | None = None
     _states: dict[str, NodeState] = field(default_factory=dict)
     _port: str = ""
-    #: The name of our steps, and how many of them may remain although their srun is gone.
+    #: The name of our steps, and the number of steps that may remain although their srun is gone.
     _step: str = field(default_factory=lambda: f"preflight-{secrets.token_hex(3)}")
     _unfinished: int = 0
 
@@ -512,7 +511,7 @@ class SlurmExecutor(Executor):
         return GatheredNodes(nodes, words, notes, cluster=cluster or cluster_from_states(self._states))
 
     async def _find(self, request: NodeRequest) -> tuple[SlurmJob, str, Cluster | None]:
-        """Return the job whose nodes are used, how it was found, and data about its partitions, if requested."""
+        """Return the job with the nodes, how it was found, and data about its partitions, if requested."""
         if "jobid" in self.settings:
             job = await show_job(self.settings["jobid"])
             if job.state != "RUNNING":
@@ -531,7 +530,7 @@ class SlurmExecutor(Executor):
             return await show_job(id), f"Slurm job {id} (SLURM_JOB_ID)", None
         cluster = await read_cluster(requested_options(request, timed=True))
         options = requested_options(request)
-        request.on_note(f"asking Slurm for nodes: salloc {' '.join(options)}")
+        request.on_note(f"requesting nodes from Slurm: salloc {' '.join(options)}")
         try:
             self._allocation = await allocate(request, options, deadline_s=request.deadline_s)
         except ExecutorError as error:
@@ -638,8 +637,8 @@ class SlurmExecutor(Executor):
             await allocation.aclose()
 
     async def _end_steps(self, job: str) -> None:
-        """Cancel the steps that the controller still lists as ours: this happens if srun was killed before they were
-        launched.
+        """Cancel the steps that the controller still lists as ours: they remain if srun was killed before their
+        launch.
         """
         listing = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
         lines = (await run_tool(listing, deadline_s=REQUEST_S / 2)).output.splitlines()
@@ -653,7 +652,7 @@ EXECUTOR = SlurmExecutor
 
 #: srun gives up before our deadline, so that it can report the reason.
 _MIN_IMMEDIATE_S = 1
-#: Meant for the job's own steps, and fatal or worse for ours.
+#: Variables for the job's own steps, which would break our steps.
 _STEP_VARIABLES = frozenset(f"SLURM_{name}" for name in toml.beside(__file__, "srun_variables.toml")["names"].split())
 
 
@@ -728,5 +727,4 @@ def explain(
 
 
 def _is_harmless(line: str) -> bool:
-    """Return whether a line of srun is harmless."""
     return "lacks support for" in line or bool(re.search(r"srun: (?:job|step) .* (?:queued|has been allocated)", line))

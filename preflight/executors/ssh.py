@@ -1,10 +1,10 @@
 """Nodes reached with the user's own OpenSSH client, and node files of batch systems without an executor of their own.
 
-Each sets a variable that names a file, with one line for each slot or one for each host; the order is the order of
-ranks. Formats as in pbs_professional's PBS_NODEFILE, LSF's LSB_DJOB_HOSTFILE and Grid Engine's sge_pe(5).
+Each of these systems sets a variable with the name of a file, which has one line per slot or one per host; the order is
+the order of ranks. Formats as in pbs_professional's PBS_NODEFILE, LSF's LSB_DJOB_HOSTFILE and Grid Engine's sge_pe(5).
 
-Jump hosts, users, ports, keys, agents and tokens work because it is the `ssh` that the user runs by hand. Only the
-control socket is preflight's own, in a private folder that is deleted at the end, so that none of the user's master
+Jump hosts, users, ports, keys, agents and tokens work because this is the same `ssh` that the user runs by hand. Only
+the control socket is preflight's own, in a private folder that is deleted at the end, so that none of the user's master
 connections is used, kept or ended. Every run logs in again, because the properties of a login (limits, groups,
 environment) are part of the check. For repeated runs connections can be kept for a while instead.
 
@@ -42,7 +42,7 @@ from preflight.executors.pipe import PipeChannel, make_nonce, start_agent, tried
 from preflight.model.job import is_whole_number
 from preflight.model.recording import Node
 
-#: A larger file was not written by a batch system.
+#: Largest size of a file that a batch system wrote.
 _MAX_BYTES = 8 << 20
 
 
@@ -110,7 +110,7 @@ def read_nodes(environment: Mapping[str, str]) -> tuple[tuple[Node, ...], str] |
 #: ssh's own exit code for its own failures; everything else is the remote command's.
 SSH_FAILED = 255
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\$?", re.ASCII)
-#: How long connections may be kept for a later run, in seconds.
+#: Longest time, in seconds, that connections are kept for a later run.
 _MAX_KEEP_S = 3600
 
 
@@ -152,7 +152,7 @@ class SshExecutor(Executor):
         return reason(environment)
 
     async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
-        """Return which client is used. Raises ExecutorError if there is none, or it rejects its configuration."""
+        """Return the client in use. Raises ExecutorError if there is none, or it rejects its configuration."""
         try:
             ran = await run_tool([self.program, *self.arguments, "-V"], deadline_s=deadline_s, environment=environment)
         except ExecutorError as error:
@@ -230,16 +230,16 @@ def is_target(text: str) -> bool:
     return is_hostname(host) and (not at or _USER.fullmatch(user) is not None)
 
 
-#: What a process says that cannot start another one: fork(2) and pthread_create(3) return EAGAIN.
+#: Messages of a process that cannot start another one: fork(2) and pthread_create(3) return EAGAIN.
 _NO_PROCESS = re.compile(
     r"resource temporarily unavailable|cannot fork|can't start new thread|fork: retry", re.IGNORECASE
 )
 
 
 def explain(name: str, target: str, code: int | None, error_text: str, *, deadline_s: float) -> ExecutorError:
-    """Explain the failure of an ssh from its output, and its exit `code` (None: still running at the deadline).
+    """Explain an ssh failure from its output and its exit `code` (None: still running at the deadline).
 
-    `error_text` is the output before the agent, and then standard error.
+    `error_text` is the output before the agent, followed by standard error.
     """
     every = [line.strip() for line in error_text.splitlines() if line.strip()]
     lines = [line for line in every if line != bootstrap.SHELL_MARK]
@@ -284,7 +284,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
 
 def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
-    """The message about a node whose interpreters are all unusable, or that has none."""
+    """Return the message about a node without a usable interpreter."""
     old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
     versions = f" ({', '.join(old)})" if old else ""
     return f"no Python >= 3.8 on {name}: tried {tried_interpreters(missing)}{versions}; install Python 3.8 or newer"

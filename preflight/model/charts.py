@@ -18,7 +18,7 @@ class Cell:
     """One value of a table. None means unknown, with the reason in `why`; `odd`: whether it differs from most others.
 
     Args:
-        value: what was observed.
+        value: the observed value.
     """
 
     value: str | float | int | None
@@ -63,7 +63,7 @@ class _Chart:
 
 @dataclass(frozen=True, slots=True)
 class Table(_Chart):
-    """Values by subject. The `note` of every chart is one sentence: what was measured, and on how many.
+    """Values by subject. The `note` of every chart is one sentence: the measured quantity, and the number of subjects.
 
     Args:
         id: stable, with dots: `versions`, `links.reach`.
@@ -84,7 +84,7 @@ class Mark:
 
     Args:
         row, column: the pair, counted from 0.
-        value: what was measured; null if nothing was.
+        value: the measured value; null without one.
         state: `ok`, `bad` or `unknown`.
     """
 
@@ -102,7 +102,7 @@ class Matrix(_Chart):
     Args:
         id: stable, with dots.
         title: a few words.
-        note: what was measured, and on how many.
+        note: the measured quantity, and the number of subjects.
         unit: of the values.
         rows, columns: the subjects.
         marks: the results of the pairs that were tried.
@@ -122,7 +122,7 @@ class Span:
 
     Args:
         began_s, ended_s: seconds since the first span of the timeline.
-        phase: what happened.
+        phase: the name of the phase.
     """
 
     began_s: float
@@ -152,7 +152,7 @@ class Timeline(_Chart):
     Args:
         id: stable, with dots.
         title: a few words.
-        note: what was measured, and on how many.
+        note: the measured quantity, and the number of subjects.
         lanes: one for each subject.
         kind: always `timeline`.
     """
@@ -166,7 +166,7 @@ class Bar:
     """One number. `group` is the node it belongs to; `odd` and `why` are as in a cell.
 
     Args:
-        label: what the number belongs to.
+        label: the owner of the number.
         value: null if unknown.
     """
 
@@ -184,7 +184,7 @@ class Bars(_Chart):
     Args:
         id: stable, with dots.
         title: a few words.
-        note: what was measured, and on how many.
+        note: the measured quantity, and the number of subjects.
         unit: of the values.
         bars: in order.
         kind: always `bars`.
@@ -232,7 +232,7 @@ class Layout(_Chart):
     Args:
         id: stable, with dots.
         title: a few words.
-        note: what was measured, and on how many.
+        note: the measured quantity, and the number of subjects.
         places: one for each node.
         kind: always `layout`.
     """

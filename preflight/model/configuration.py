@@ -1,4 +1,4 @@
-"""The configuration of a run as it is recorded, and the options that only decide how it is made."""
+"""The configuration of a run as it is recorded, and the options that only affect how the recording is made."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from preflight.model.job.value import Scalar
 STAGES = ("node", "link", "smoke")
 
 
-#: The command that only trains. Its earlier requests to nodes are not judged; without the training they have no
-#: meaning.
+#: The command that only trains. Its earlier requests to nodes are not judged, because they only prepare the training.
 SMOKE = "smoke"
 
 #: The command that examines nodes without a job.
@@ -58,7 +57,7 @@ class InjectedFault:
 
     @property
     def option_text(self) -> str:
-        """The fault as on the command line: `kill:worker1@3`."""
+        """Return the fault as on the command line: `kill:worker1@3`."""
         who = f":{self.role}{self.index}" if self.index is not None else ""
         return f"{self.kind}{who}" + (f"@{self.step}" if self.step is not None else "")
 
@@ -92,12 +91,12 @@ class SmokeOptions:
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """The fields that a command-line option of the same name may set."""
+        """Return the fields that a command-line option of the same name may set."""
         return tuple(item.name for item in fields(cls))
 
     @property
     def about_servers(self) -> tuple[str, ...]:
-        """The given options that only parameter servers use."""
+        """Return the given options that only parameter servers use."""
         given = {
             "--mode": bool(self.mode),
             "--staleness": self.staleness is not None,
@@ -147,7 +146,7 @@ def job_of(options: SmokeOptions) -> Job:
 
 
 def claims_of_command(line: str, stated: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
-    """The claims of a command line: quantities with their values and spellings, in the order of the line."""
+    """Yield the claims of a command line: quantities with their values and spellings, in the order of the line."""
     start = 0
     for quantity, value, spelling in stated:
         start = line.index(spelling, start)
@@ -156,7 +155,7 @@ def claims_of_command(line: str, stated: Iterable[tuple[str, Scalar, str]]) -> I
 
 
 def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_files: bool) -> None:
-    """Raise UsageError if options of parameter servers are given for jobs that have none."""
+    """Raise UsageError if options of parameter servers are given for jobs without parameter servers."""
     given = options.about_servers
     if given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
         what = f"{', '.join(given)} is for parameter servers, but no file of the job mentions any"
@@ -205,16 +204,16 @@ class RunOptions:
     smoke: SmokeOptions = field(default_factory=SmokeOptions)
 
     def longest_s(self) -> float:
-        """The maximum number of seconds that a run takes once nodes are found, for up to six rounds of links."""
+        """Return the maximum number of seconds that a run takes once nodes are found, for up to six rounds of links."""
         return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
 
     def stages(self, verb: str) -> tuple[str, ...]:
-        """The stages of a run of this command, in order."""
+        """Return the stages of a run of this command, in order."""
         return ("node", SMOKE) if verb == SMOKE else STAGES[: STAGES.index(self.until) + 1]
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
-        """The fields that a command-line option of the same name may set."""
+        """Return the fields that a command-line option of the same name may set."""
         return tuple(item.name for item in fields(cls) if item.name != "smoke")
 
 
@@ -283,10 +282,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """An earlier version of the files, against which only new findings count.
+    """The earlier version of the files that findings are compared with: only new findings count.
 
     Args:
-        revision: as the user named it; `commit` is its full name.
+        revision: as the user wrote it; `commit` is its full name.
         findings: what lint finds in the same jobs at that version; these findings do not count.
         changed: files of the judged jobs that differ from that version, relative to the root.
         unchanged_jobs: the number of jobs that the change does not touch; they are not judged.
@@ -322,7 +321,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class SiteRule:
-    """A rule that a site defined without code: where all of `when` hold, `condition` must hold as well.
+    """A rule that a site defined without code: if all of `when` hold, `condition` must hold as well.
 
     Args:
         id, name: of the rule.
@@ -397,7 +396,7 @@ class Site:
 
     @property
     def words(self) -> set[str]:
-        """The ids and names in use."""
+        """Return all ids and names of these rules and checks."""
         rules = {word for rule in self.rules for word in (rule.id, rule.name)}
         return rules | {word for check in self.checks for word in (check.id, check.name)}
 
@@ -446,7 +445,7 @@ class Configuration:
 
     @property
     def site(self) -> Site:
-        """The rules and checks that the site declared."""
+        """Return the rules and checks that the site declared."""
         return Site(self.site_rules, self.site_checks)
 
     def __post_init__(self) -> None:
@@ -461,13 +460,13 @@ class Configuration:
 
 
 def matches(id: str, name: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a rule or check is selected by these ids, names and areas."""
+    """Return whether a rule or check is selected by these ids, names and areas."""
     return any(item.lower() == name or item.upper() in (id, id[:3]) for item in wanted)
 
 
 def severity_chosen(id: str, name: str, choices: tuple[SeverityChoice, ...]) -> Severity | None:
-    """The severity chosen for a rule or check, if any: a severity for the item itself wins over one for its area, a
-    later one over an earlier one.
+    """Return the severity chosen for a rule or check, if any: a severity for the item itself wins over one for its
+    area, a later one over an earlier one.
     """
     own = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
     area = [c for c in choices if c.name.upper() == id[:3]]

@@ -55,5 +55,6 @@ class Surroundings:
     deadline_s: float = 20.0
 
 
-#: What a pack names in `doctor`.
+#: A function that a pack lists in `doctor`.
+
 Examine: TypeAlias = Callable[[Surroundings], Awaitable[Iterable[DoctorItem]]]

@@ -27,7 +27,7 @@ class Severity(enum.Enum):
 
     @property
     def rank(self) -> int:
-        """The order of severities: higher is worse."""
+        """Return the order of severities: higher is worse."""
         return {"info": 0, "warning": 1, "error": 2}[self.value]
 
 
@@ -74,19 +74,19 @@ class Location:
 
     @classmethod
     def at(cls, span: Span, note: str = "") -> Location:
-        """The location of `span`."""
+        """Return the location of `span`."""
         return cls(span.path, span.line, span.column, span.end_line, span.end_column, span.snippet, note)
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was observed on a node (or without a node) and what was expected.
+    """An observation on a node (or without a node), and the expected value.
 
     `fact` is the probe; `command` lets a person reproduce the observation; `at_s` counts from the run's start.
 
     Args:
-        observed: what was seen.
-        expected: what should have been.
+        observed: the observed value.
+        expected: the expected value.
         node: where it was observed; empty for no particular node.
     """
 
@@ -152,7 +152,7 @@ class Command:
 
     @property
     def can_be_pasted(self) -> bool:
-        """Whether it can be pasted into a terminal: one line, without characters that a terminal interprets or
+        """Return whether it can be pasted into a terminal: one line, without characters that a terminal interprets or
         hides.
         """
         return bool(self.line.strip()) and self.line.isprintable()
@@ -191,7 +191,7 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     nodes: tuple[str, ...] = ()
     remedy: str = ""
-    #: Why it does not count, and what suppresses it.
+    #: Why the finding does not count, and the kind of suppression.
     suppression: str = ""
     suppressed_by: str = ""
     fix: Fix | None = None
@@ -208,7 +208,7 @@ class Finding:
             object.__setattr__(self, "fingerprint", self._fingerprint())
 
     def _fingerprint(self) -> str:
-        """A hash that does not change when lines move: the rule and the text (not the number) of the first line.
+        """Return a hash that does not change when lines move: the rule and the text (not the number) of the first line.
 
         The launch or job from which a line was reached is not included, because adding a job to the folder may change
         it. A fault without a location is identified by its nodes and its subject.
@@ -222,7 +222,7 @@ class Finding:
 
 
 def without_lines(subject: str) -> str:
-    """A launch id (`train.sbatch:12`) without its line number."""
+    """Return a launch id (`train.sbatch:12`) without its line number."""
     head, _, tail = subject.rpartition(":")
     return head if head and tail.split("#")[0].isdecimal() else subject
 

@@ -1,4 +1,4 @@
-"""What a run measured of its nodes and links, as numbers that can be compared with those of other runs."""
+"""Measurements of a run's nodes and links, as numbers that can be compared with those of other runs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Quantity:
         name: lower case with underscores, as in a metric: `gpu_temperature`.
         title: a few words for people.
         unit: of the values: `celsius`, `seconds`; empty for a count.
-        kind: `gauge` for a value of the moment, `counter` for a number that only grows until the node starts again.
+        kind: `gauge` for a present value, `counter` for a number that only grows until the node restarts.
         better: which values are good; `none` if neither is.
-        least: a smaller difference, in `unit`, is never worth a word.
-        share: a smaller difference, as a share of the value, is never worth a word.
+        least: smallest relevant difference, in `unit`.
+        share: smallest relevant difference, as a share of the value.
 
     Raises ValueError for a name or a unit that is not of this form, or a title of several lines.
     """
@@ -45,8 +45,8 @@ class Measurements:
     """The values of one quantity in one run; the three lists have one entry for each value.
 
     Args:
-        quantity: what was measured.
-        nodes: where it was measured; of a link, the node that sends.
+        quantity: the measured quantity.
+        nodes: where it was measured; for a link, the sending node.
         peers: the receiving node of each link; empty for a quantity of nodes.
         values: in the unit of the quantity.
 
@@ -65,7 +65,7 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True)
 class NodeProperties:
-    """What a node consists of, as far as it is known: `driver`, `kernel`, `gpu` and the like.
+    """The known components of a node: `driver`, `kernel`, `gpu` and the like.
 
     Args:
         node: its name.
@@ -79,5 +79,5 @@ class NodeProperties:
 
     @property
     def items(self) -> dict[str, str]:
-        """The values by name."""
+        """Return the values by name."""
         return dict(zip(self.names, self.values, strict=True))

@@ -1,4 +1,4 @@
-"""The progress of a run: its stages, how far each is, and what it waits for."""
+"""The progress of a run: its stages, how far each has come, and what it waits for."""
 
 from __future__ import annotations
 

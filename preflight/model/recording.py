@@ -33,7 +33,7 @@ SCHEMA_VERSION: Literal[4] = 4
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """When a stage ran, or why it did not.
+    """The start and end of a stage, or the reason why it did not run.
 
     Args:
         name: `gather`, `open`, `node`, `link` or `smoke`.
@@ -62,8 +62,8 @@ class Recording:
 
     Args:
         created: the wall time, ISO 8601 with offset.
-        interrupted: the exit code of a run that was interrupted; else 0.
-        smoke_options: what the user requested of the smoke run beyond what the job states.
+        interrupted: the exit code of a run that was interrupted; otherwise 0.
+        smoke_options: the user's options for the smoke run that the job does not state.
         left_out: the files of folders that were not read, and why.
     """
 
@@ -117,12 +117,12 @@ class NodeRecord:
 
     Args:
         node: the node.
-        problem_kind: the problem in one word: `timeout`, `unreachable` and the like; `HEAD_PAUSED` if the head's own
-            pause ended the agent, which says nothing about the node.
-        host: the node's own name for itself.
+        problem_kind: the kind of problem: `timeout`, `unreachable` and the like; `HEAD_PAUSED` if the head's own
+            pause ended the agent, which does not indicate a fault of the node.
+        host: the node's own host name.
         python: version of the agent's Python.
         user: the agent's user.
-        boot_id: the same for all names of a machine, until it reboots.
+        boot_id: identifies a machine under all of its names, until it reboots.
         clock_offset_s: how far its clock is ahead of the head's.
         round_trip_s: the round-trip time to the node.
         notes: further messages of the executor.
@@ -142,7 +142,7 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the list of nodes came from, and why this executor was used.
+    """The source of the list of nodes, and the reason for the choice of executor.
 
     Args:
         source: the user (`hosts`, `hostfile`), the `executor` (its allocation or cluster), or the `job`.
@@ -165,12 +165,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNode:
-    """A scheduler's data about one of its nodes, whether or not the job will run there.
+    """A scheduler's data about one of its nodes, even if the job does not run there.
 
     Args:
         has: its capacity by resource, in base units (cores, bytes, pieces).
         free: its unallocated capacity; None if unknown.
-        closed: why it accepts no new work; empty when it does.
+        closed: why it does not accept new work; empty if it does.
     """
 
     name: str
@@ -231,28 +231,28 @@ class Fleet:
 
     @functools.cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Every expected node, in rank order."""
+        """Return every expected node, in rank order."""
         return tuple(record.node for record in self.records)
 
     @functools.cached_property
     def reached(self) -> tuple[Node, ...]:
-        """The nodes whose agent answered."""
+        """Return the nodes whose agent answered."""
         return tuple(record.node for record in self.records if not record.problem)
 
     @property
     def master(self) -> Node | None:
-        """The node of rank 0."""
+        """Return the node of rank 0."""
         return self.records[0].node if self.records else None
 
 
 _PROPERTIES = toml.beside(__file__, "properties.toml")
-#: What may be required of a node, and what the value means.
+#: Properties that may be required of a node, and the meaning of their values.
 PROPERTIES: dict[str, str] = {name: row["meaning"] for name, row in _PROPERTIES.items()}
 VERSIONS, NUMBERS = (
     tuple(name for name, row in _PROPERTIES.items() if row["kind"] == kind) for kind in ("version", "number")
 )
 
-#: The value of a property of something that a node does not have.
+#: The value of a property of a component that a node does not have.
 NONE = "none"
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z][\w-]{0,40})\s*(>=|==|=)\s*(\S.{0,200}?)\s*", re.ASCII)
@@ -261,7 +261,7 @@ _NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,6})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """What every node must have.
+    """A requirement on every node.
 
     Args:
         name: one of `PROPERTIES`.
@@ -276,12 +276,12 @@ class Requirement:
 
     @property
     def text(self) -> str:
-        """As on the command line: `driver>=535`."""
+        """Return the requirement as on the command line: `driver>=535`."""
         return f"{self.name}{self.comparison}{self.value}"
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Parse `gpus=8` or `driver>=535`. Raises ValueError with what is wrong and the known names."""
+    """Parse `gpus=8` or `driver>=535`. Raises ValueError with the reason and the known names."""
     found = _REQUIREMENT.fullmatch(text)
     if found is None:
         raise ValueError("expected NAME=VALUE, NAME==VALUE or NAME>=VALUE, as in gpus=8 or driver>=535")
@@ -301,7 +301,7 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def job_of_nodes(requirements: Sequence[Requirement], golden: str = "", profile: Sequence[Claim] = ()) -> Job:
-    """The job of a run that examines nodes alone: it states what the user requires of them.
+    """Return the job of a run that examines only nodes: it states the user's requirements on them.
 
     Args:
         golden: the node whose properties all others must have; empty for none.
@@ -311,7 +311,7 @@ def job_of_nodes(requirements: Sequence[Requirement], golden: str = "", profile:
     words += [("golden_node", golden, f"--golden {golden}")] if golden else []
     line = " ".join(("preflight nodes", *(spelling for _, _, spelling in words)))
     claims = [*claims_of_command(line, [("examines_nodes", True, line), *words]), *profile]
-    # Checks of GPUs compare what a node has with the number that the job uses.
+    # Checks of GPUs compare a node's GPUs with the number that the job uses.
     for claim, item in zip(claims[1:], requirements, strict=False):
         if item.name == "gpus" and float(item.value).is_integer():
             claims.append(
@@ -321,5 +321,5 @@ def job_of_nodes(requirements: Sequence[Requirement], golden: str = "", profile:
 
 
 def requirement_claim(requirement: Requirement, span: Span) -> Claim:
-    """The claim that a file requires something of every node."""
+    """Return the claim that a file requires something of every node."""
     return Claim("node_requirement", Known(requirement.text), span, requirement.text, "profile")

@@ -2,7 +2,7 @@
 answers of all nodes.
 
 Ten thousand nodes get the same requests for the same claims, and mostly give the same answers. So claims, parameters
-and values are tables with a line for each row, and the facts of one question are columns over its rows. A file may be
+and values are tables with a line for each row, and the facts of one request are columns over its rows. A file may be
 compressed with gzip.
 
 The schema of a saved recording as classes, which validate it and generate its JSON Schema.
@@ -34,11 +34,11 @@ from preflight.model.requests import Answers, LazyJson, Request, Series, Unavail
 
 #: A recording of ten thousand nodes is a twentieth of this; anything that unpacks to more is not a recording.
 MAX_BYTES = 512 << 20
-#: The number of values in it, each of which costs some 70 bytes of memory even if it is one character long.
+#: Largest number of values in a recording: each costs some 70 bytes of memory even if it is one character long.
 MAX_ITEMS = 40_000_000
-#: The nesting depth of lists and objects.
+#: Largest nesting depth of lists and objects.
 MAX_DEPTH = 64
-#: The same for a document that another program wrote, which is parsed as a whole.
+#: Size limit of a document that another program wrote, which is parsed as a whole.
 MAX_REWRITTEN_BYTES, MAX_REWRITTEN_ITEMS = 64 << 20, 4_000_000
 #: Text that may be an integer of more than 64 bits or a non-finite number; it may also be part of a string.
 _SUSPECT = re.compile(rb"\d{19}|\d[eE]\+?\d{3}|NaN|Infinity")
@@ -76,13 +76,15 @@ def _text(value: Any) -> str:
 
 
 def _redacted_text(value: Any) -> str:
-    """The JSON of facts from nodes, redacted. An agent hides apparent secrets; a plugin's probe may not."""
+    """Return the JSON of facts from nodes, redacted. An agent hides apparent secrets; a plugin's probe may not."""
     text = _text(value)
     return _text(redact_tree(json.loads(text))) if may_hold_secret(text) else text
 
 
 def _event_text(event: EventRecord) -> str:
-    """The JSON of an event. Only its data come from a node: `request_key` is generated here and holds no secret."""
+    """Return the JSON of an event. Only its data come from a node: `request_key` is generated here and holds no
+    secret.
+    """
     return _text({**plain(event), "data": json.loads(_redacted_text(event.data))})
 
 
@@ -100,7 +102,7 @@ class _Tables:
         self._known: dict[tuple[str, int], tuple[Any, int]] = {}
 
     def facts(self, several: Sequence[Series]) -> Iterator[str]:
-        """One line for each request; requests with the same JSON are merged."""
+        """Yield one line for each request; requests with the same JSON are merged."""
         found: dict[str, dict[str, Any]] = {}
         for series in several:
             asked = {name: getattr(series.asked, name) for name in SHARED}
@@ -145,7 +147,7 @@ def load(data: bytes, *, to_judge: bool = False) -> Recording:
     """
     try:
         if data[:2] == _GZIP_MAGIC:
-            data = _unpacked(data)
+            data = _unpack(data)
         _check_bounds(data)
         version = _version_of(data)
         if isinstance(version, int) and version != SCHEMA_VERSION:
@@ -158,10 +160,10 @@ def load(data: bytes, *, to_judge: bool = False) -> Recording:
         raise ValueError(format_errors(error)) from None
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpack(data: bytes) -> bytes:
     try:
         most = min(MAX_BYTES, _MAX_EXPANSION * max(len(data), 1 << 16))
-        # Measured before it is stored, so that a bomb costs time but no memory.
+        # Measured before it is stored, so that a decompression bomb costs time but no memory.
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             size = 0
             while size <= most and (piece := file.read(1 << 20)):
@@ -219,7 +221,7 @@ def _check_value(value: Any, place: str) -> None:
 
 
 def _version_of(data: bytes) -> Any:
-    """The format version that a document states; a document without one fails later, with a location."""
+    """Return the format version that a document states; a document without one fails later, with a location."""
     if data.startswith(_BEGINNING):
         return SCHEMA_VERSION
     from pydantic_core import from_json
@@ -240,7 +242,8 @@ def _read(data: bytes, *, to_judge: bool) -> Recording:
 
 
 def _split_tables(data: bytes) -> tuple[bytes, list[LazyJson], list[LazyJson]]:
-    """The document without its parameters and values, and these line by line; all of it if it has no such lines.
+    """Return the document without its parameters and values, and their lines; the whole document if it has no such
+    lines.
 
     A JSON string cannot contain a newline, so these lines cannot be part of one.
     """
@@ -248,7 +251,7 @@ def _split_tables(data: bytes) -> tuple[bytes, list[LazyJson], list[LazyJson]]:
     params = data.find(marks[0])
     values = data.find(marks[1], params)
     facts = data.find(marks[2], values)
-    # If other programs rewrote the document, values may span several lines; then so do facts.
+    # If another program rewrote the document, values and facts may span several lines.
     if min(params, values, facts) < 0 or data.find(marks[0], facts) >= 0:
         return data, [], []
     to_params, to_values = params + len(marks[0]), values + len(marks[1])
@@ -261,7 +264,7 @@ def _lazy_values(table: bytes) -> list[LazyJson]:
 
 
 def _series(whole: Any, params: Sequence[Any], values: Sequence[Any]) -> Iterator[Series]:
-    """The facts in the tables of a document, by request; data shared there is also shared by the facts."""
+    """Yield the facts in the tables of a document, by request; data shared there is also shared by the facts."""
     claims: Sequence[Claim] = whole.claims
     for number, found in enumerate(whole.facts):
         place = f"facts[{number}]"
@@ -293,14 +296,14 @@ def _rows(table: Sequence[Any], rows: Sequence[int | None], name: str, place: st
 
 
 def _row_of(table: Sequence[Any], row: int, name: str, place: str) -> Any:
-    """That row of a table of the document, for the reference at `place`. Raises ValueError if it does not exist."""
+    """Return a row of a table of the document, for the reference at `place`. Raises ValueError if it does not exist."""
     if not 0 <= row < len(table):
         raise ValueError(f"{place}: there is no row {row} in {name}, which has {len(table)}")
     return table[row]
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the output of `save`."""
+    """Return the JSON Schema (2020-12) of the output of `save`."""
     return schema_of(type_adapter(document()), "preflight recording")
 
 
@@ -313,7 +316,7 @@ REST = tuple(item.name for item in dataclasses.fields(Recording) if item.name no
 
 @functools.cache
 def document() -> Any:
-    """The class of a document of the current format."""
+    """Return the class of a document in the current format."""
     series = build_class(
         Request,
         SHARED,
@@ -343,7 +346,9 @@ def document() -> Any:
 
 
 def build_class(model: type[Any], names: Sequence[str], **more: Sequence[tuple[str, Any, Any]]) -> type:
-    """A class with these fields of `model` and additional ones, each with a type and a default (or its factory)."""
+    """Return a class with these fields of `model` and additional ones, each with a type and a default (or its
+    factory).
+    """
     ((name, others),) = more.items()
     replaced = {other[0] for other in others}
     hints = typing.get_type_hints(model)

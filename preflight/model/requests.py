@@ -25,7 +25,7 @@ class Request:
 
     Args:
         probe: `module:function` of the code that runs on the node; build it with `probe_name`.
-        node: name of the node it runs on.
+        node: name of the node that it runs on.
         params: JSON values for the probe.
         peers: for a request between nodes, the other nodes. `listen` then names the probe that runs on each of them
             meanwhile, by a request of its own; the reports that they sent when they began to listen are passed to this
@@ -53,7 +53,7 @@ class Request:
 
     @property
     def key(self) -> str:
-        """The identity of the observation: equal requests of several checks are sent once."""
+        """Return the identity of the observation: equal requests of several checks are sent once."""
         return "\t".join(
             (
                 self.probe,
@@ -67,12 +67,12 @@ class Request:
 
     @property
     def params_text(self) -> str:
-        """The parameters as a string that is the same for equal parameters."""
+        """Return the parameters as a string that is the same for equal parameters."""
         return json.dumps(self.params, sort_keys=True, separators=(",", ":"), default=list)
 
 
 def probe_name(function: Callable[..., Any]) -> str:
-    """The name of a probe on the wire."""
+    """Return the name of a probe on the wire."""
     return f"{function.__module__}:{function.__qualname__}"
 
 
@@ -124,7 +124,7 @@ class EventRecord:
 
 @dataclass(frozen=True, slots=True)
 class FactRow(Generic[T]):
-    """One recorded observation as a check sees it: one row of a request's results."""
+    """One recorded observation as checks see it: one row of a request's results."""
 
     fact: Observed[T] | Unavailable
     series: Series
@@ -132,42 +132,42 @@ class FactRow(Generic[T]):
 
     @property
     def request(self) -> Request:
-        """The request."""
+        """Return the request."""
         return self.series.request(self.row)
 
     @property
     def asked(self) -> Request:
-        """The request without its node: the part that is the same for all nodes."""
+        """Return the request without its node: the part that is the same for all nodes."""
         return self.series.asked
 
     @property
     def provenance(self) -> str:
-        """The claim that the context was taken from; empty if unknown."""
+        """Return the claim that determined the context; empty if unknown."""
         return self.series.provenance
 
     @property
     def params(self) -> typing.Mapping[str, Any]:
-        """The parameters of the request."""
+        """Return the parameters of the request."""
         return self.series.params_of(self.row)
 
     @property
     def node(self) -> str:
-        """The node that was observed."""
+        """Return the node that was observed."""
         return self.series.nodes[self.row]
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """The other nodes of a request between nodes."""
+        """Return the other nodes of a request between nodes."""
         return self.series.peers_of(self.row)
 
     @property
     def started_s(self) -> float:
-        """When it started, in seconds since the run began."""
+        """Return the start of the request, in seconds since the run began."""
         return self.series.started_s[self.row]
 
     @property
     def finished_s(self) -> float:
-        """When its result arrived."""
+        """Return the arrival of the result, in seconds since the run began."""
         return self.series.finished_s[self.row]
 
 
@@ -183,28 +183,28 @@ class Facts:
         self._of_probe: dict[str, list[Series]] = {}
         for series in by_question(records).series:
             self._of_probe.setdefault(series.asked.probe, []).append(series)
-        # Checks need each of them for every node; each fact is validated and looked up once.
-        self._typed: dict[Callable[..., Any], _Typed] = {}
+        # Checks need these facts for every node; each fact is validated and looked up once.
+        self._type_value: dict[Callable[..., Any], _Typed] = {}
         self._events_of: dict[str, list[EventRecord]] | None = None
 
     def each(self, probe: Callable[..., T]) -> Iterator[FactRow[T]]:
-        """Every observation of `probe`, by node; values are validated against its return type."""
+        """Yield every observation of `probe`, by node; values are validated against its return type."""
         return iter(self._typed_of(probe).seen)
 
     def missing(self, probe: Callable[..., object]) -> Iterator[tuple[str, Unavailable]]:
-        """The nodes on which `probe` gave no fact, each with the reason."""
+        """Yield the nodes without a fact from `probe`, each with the reason."""
         return iter(self._typed_of(probe).missing)
 
     def of(self, probe: Callable[..., T], node: str) -> Observed[T] | Unavailable:
-        """The (first) observation of `probe` on `node`; Unavailable when it was not requested."""
+        """Return the (first) observation of `probe` on `node`; Unavailable when it was not requested."""
         return self._typed_of(probe).first.get(node) or Unavailable("blocked", "it was not requested")
 
     def observed(self, probe: Callable[..., T]) -> dict[str, T]:
-        """The values of `probe` by node, for the nodes where it succeeded."""
+        """Return the values of `probe` by node, for the nodes where it succeeded."""
         return dict(self._typed_of(probe).observed)
 
     def events(self, key: str = "") -> tuple[EventRecord, ...]:
-        """Events of the request with this key, in time order; without a key, those of all requests."""
+        """Return events of the request with this key, in time order; without a key, those of all requests."""
         if not key:
             return self._events
         if self._events_of is None:
@@ -215,20 +215,20 @@ class Facts:
 
     @property
     def records(self) -> Sequence[FactRecord]:
-        """All records in the order they were made."""
+        """Return all records in the order they were made."""
         return self._records
 
     def records_of(self, *, group: str = "") -> Iterator[FactRecord]:
-        """The records of a group, or all, in the order they were made."""
+        """Yield the records of a group, or all, in the order they were made."""
         for series in itertools.chain.from_iterable(self._of_probe.values()):
             if group in ("", series.asked.group):
                 for row in range(len(series.nodes)):
                     yield series.record(row)
 
     def _typed_of(self, probe: Callable[..., T]) -> _Typed:
-        found = self._typed.get(probe)
+        found = self._type_value.get(probe)
         if found is None:
-            found = self._typed[probe] = _Typed(self._of_probe.get(probe_name(probe), ()), probe)
+            found = self._type_value[probe] = _Typed(self._of_probe.get(probe_name(probe), ()), probe)
         return found
 
 
@@ -236,7 +236,7 @@ class _Typed:
     """The observations of one probe in order, validated once, with derived values that checks need."""
 
     def __init__(self, several: Sequence[Series], probe: Callable[..., Any]) -> None:
-        self._rows = _in_order(several)
+        self._rows = _sort_rows(several)
         # Nodes with the same answer share the value, which is validated once.
         looked_at: dict[int, Observed[Any] | Unavailable] = {}
         self._facts: list[Observed[Any] | Unavailable] = []
@@ -246,7 +246,7 @@ class _Typed:
                 value = series.values[row]
                 fact = looked_at.get(id(value))
                 if fact is None:
-                    fact = looked_at[id(value)] = _typed(value, probe)
+                    fact = looked_at[id(value)] = _type_value(value, probe)
             self._facts.append(fact)
 
     @functools.cached_property
@@ -274,8 +274,8 @@ class _Typed:
         return found
 
 
-def _in_order(several: Sequence[Series]) -> list[tuple[Series, int]]:
-    """The rows of one probe, sorted by the keys of their requests."""
+def _sort_rows(several: Sequence[Series]) -> list[tuple[Series, int]]:
+    """Return the rows of one probe, sorted by the keys of their requests."""
     keys: list[tuple[str, str, str, bool, int, int]] = []
     for number, series in enumerate(several):
         asked = series.asked
@@ -303,7 +303,7 @@ def _in_order(several: Sequence[Series]) -> list[tuple[Series, int]]:
     return [(several[number], row) for number, row in places]
 
 
-def _typed(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
+def _type_value(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
     try:
         adapter = _adapter(probe)
         return Observed(
@@ -315,7 +315,7 @@ def _typed(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
 
 @functools.cache
 def _adapter(probe: Callable[..., Any]) -> Any:
-    """A validator for the return type of `probe`, built once."""
+    """Return a validator for the return type of `probe`, built once."""
     function = inspect.unwrap(probe)
     return type_adapter(typing.get_type_hints(function).get("return", object))
 
@@ -323,7 +323,7 @@ def _adapter(probe: Callable[..., Any]) -> Any:
 class LazyJson:
     """A value as stored in a saved recording, parsed on first use.
 
-    As strings, the values of ten thousand nodes take a tenth of the memory, and most are needed once or never.
+    As strings, the values of ten thousand nodes occupy a tenth of the memory, and most are needed once or never.
     """
 
     __slots__ = ("_kept", "text")
@@ -339,7 +339,7 @@ class LazyJson:
         return from_json(self.text)
 
     def parsed(self) -> Any:
-        """The parsed value, the same object each time."""
+        """Return the parsed value, the same object each time."""
         if self._kept is None:
             self._kept = self.read()
         return self._kept
@@ -347,7 +347,7 @@ class LazyJson:
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """The results of one request: `asked` is the request without a node; each node (and peer) that got it has one row.
+    """The results of one request: `asked` is the request without a node; each of its nodes (and peers) has one row.
 
     `params` and `values` may be `LazyJson`. `peers` is empty if no request has any. `unavailable` holds the rows
     without a fact; all others have one.
@@ -364,25 +364,25 @@ class Series:
     finished_s: Sequence[float]
 
     def params_of(self, row: int) -> Mapping[str, Any]:
-        """The parameters of one row's request."""
+        """Return the parameters of one row's request."""
         found: Any = self.params[row]
         return found.parsed() if isinstance(found, LazyJson) else found  # type: ignore[no-any-return]
 
     def value_of(self, row: int) -> Any:
-        """The node's answer, as JSON values."""
+        """Return the node's answer, as JSON values."""
         found = self.values[row]
         return found.read() if isinstance(found, LazyJson) else found
 
     def peers_of(self, row: int) -> tuple[str, ...]:
-        """The other nodes of one row's request."""
+        """Return the other nodes of one row's request."""
         return self.peers[row] if self.peers else ()
 
     def request(self, row: int) -> Request:
-        """The complete request of one row."""
+        """Return the complete request of one row."""
         return replace(self.asked, node=self.nodes[row], params=self.params_of(row), peers=self.peers_of(row))
 
     def record(self, row: int) -> FactRecord:
-        """The request and result of one row."""
+        """Return the request and result of one row."""
         return FactRecord(
             self.request(row),
             self.value_of(row),
@@ -426,7 +426,7 @@ class Answers(Sequence[FactRecord]):
 
 
 def by_question(records: Sequence[FactRecord]) -> Answers:
-    """The same facts by request; those of one request in order of arrival.
+    """Group facts by request; those of one request keep the order of arrival.
 
     Requests with equal reasons are merged only if the reasons are the same object: 1, 1.0 and True compare equal but
     are different claims.

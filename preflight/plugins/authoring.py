@@ -1,8 +1,8 @@
-"""The functions with which a rule or check states its result, and its metadata. Authors import this from
+"""The functions that a rule or check states its result with, and its metadata. Authors import them from
 `preflight.plugin`.
 
-A rule is a pure function from a job to verdicts; a check is a plan and a judgement, both pure. Neither touches a
-clock, a file, the network or a log. One decorated function with a docstring is a whole rule:
+A rule is a pure function from a job to verdicts; a check is a plan and a judgement, both pure. Neither touches a clock,
+a file, the network or a log. One decorated function with a docstring is a whole rule:
 
     @rule("RDV001", "rendezvous-on-loopback", severity=Severity.ERROR, evidence=("pytorch/pytorch#73656",))
     def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
@@ -50,7 +50,7 @@ _FIXES = ("none", "safe", "unsafe")
 
 #: The docstring of every rule and check has these headings, in this order.
 HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits")
-#: A public issue (`owner/repo#1`), a URL, or a text; or what one of them is or says, and the issue or URL.
+#: A public issue (`owner/repo#1`), a URL, or a text; or a description, and the issue or URL.
 Citation: TypeAlias = str | tuple[str, str]
 
 
@@ -73,7 +73,7 @@ class _Metadata:
 
     @property
     def area(self) -> str:
-        """The three letters of the area."""
+        """Return the three letters of the area."""
         return self.id[:3]
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Meta(_Metadata):
 
 def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
     value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
-    listed = _listed(function, "evidence").get(described.id, ())
+    listed = _data_table(function, "evidence").get(described.id, ())
     evidence = tuple(described.evidence) or tuple(
         item if isinstance(item, str) else (item[0], item[1]) for item in listed
     )
@@ -112,14 +112,14 @@ def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
         raise ValueError(f"{described.id}: evidence is missing; name a public issue or document")
     value["needs"], value["evidence"] = tuple(described.needs), evidence
     doc = function.__doc__ or ""
-    # Before the closing quotes stands the indentation of the headings.
+    # The indentation of the headings precedes the closing quotes.
     indent = "\n" + doc[len(doc.rstrip()) :].rpartition("\n")[2]
     citations = f";{indent}    ".join(map(_format_citation, evidence))
     return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
 
 
-def _listed(function: Callable[..., object], name: str) -> dict[str, Any]:
-    """What `data/NAME.toml` of the pack with this function lists; nothing if it has no such file."""
+def _data_table(function: Callable[..., object], name: str) -> dict[str, Any]:
+    """Return the content of `data/NAME.toml` of the pack with this function; empty if there is no such file."""
     return _pack_data(function.__module__.partition(".")[0], name)
 
 
@@ -188,9 +188,9 @@ def unknown(
 def undecided(
     subject: str, claims: Iterable[Claim], launch: Launch | None = None, *, quantity: str = ""
 ) -> Verdict | None:
-    """`unknown` for a subject that depends on a claim without a certain value; None when all claims have one.
+    """Return `unknown` for a subject that depends on a claim without a certain value; None when all claims have one.
 
-    `quantity` names the quantity, where the claim's own text does not show it.
+    `quantity` names the quantity, if the claim's own text does not show it.
     """
     found = why_unresolved(claims, launch)
     if found is None:
@@ -280,14 +280,14 @@ def command(*words: str, on: Iterable[str] = ()) -> Command:
 
 
 def root_command(*words: str, on: Iterable[str] = ()) -> Command:
-    """Return the same for a command that needs root."""
+    """Return these words as a shell line for a command that needs root; see `command`."""
     return command("sudo", *words, on=on)
 
 
 def make_fix(description: str, *edits: Edit | None, safe: bool) -> Fix | None:
-    """Return a fix made of these edits; None, which means no fix, if one of them cannot be made.
+    """Return a fix made of these edits; None, which means no fix, if an edit cannot be made.
 
-    `description` is an imperative sentence; see `Fix` for what is safe.
+    `description` is an imperative sentence; see `Fix` for the meaning of `safe`.
     """
     made = tuple(edit for edit in edits if edit is not None)
     return Fix(description, made, safe) if made and len(made) == len(edits) else None
@@ -328,7 +328,7 @@ def delete_word(item: Claim | Span) -> Edit | None:
 
 
 def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:
-    """Where the variables that the claims name were assigned, each location once."""
+    """Return the locations where the variables of the claims were assigned, without duplicates."""
     claims = [item[0] if isinstance(item, tuple) else item for item in items]
     spans = dict.fromkeys(claim.origin for claim in claims if isinstance(claim, Claim) and claim.origin is not None)
     return [Location.at(span, "set here") for span in spans]
@@ -339,7 +339,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 
 def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
-    """The assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
+    """Return the assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
     assignment = assigned(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
@@ -347,7 +347,7 @@ def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
 
 
 def place(item: Place, note: str = "") -> Location:
-    """The location of a claim, span, launch or note."""
+    """Return the location of a claim, span, launch or note."""
     if isinstance(item, Location):
         return item
     if isinstance(item, Span):
@@ -358,7 +358,7 @@ def place(item: Place, note: str = "") -> Location:
 JudgeJob: TypeAlias = "Callable[[Job], Iterable[Verdict]]"
 PlanRequests: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Request]]"
 JudgeFacts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Verdict]]"
-#: The functions that a pack names in `charts`. They are pure, and yield nothing if there is nothing to show.
+#: The functions that a pack lists in `charts`. They are pure, and yield nothing if there is nothing to show.
 MakeCharts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Chart]]"
 
 
@@ -367,9 +367,9 @@ class Question(Generic[T]):
     """A subject that a rule judges, and the claims that the answer depends on.
 
     Args:
-        launch: the launch that it is about: a claim in the same branch as the launch is certain.
-        quantity: the quantity, for the reason why it is unknown, where the text of a claim does not show it.
-        of: what else the rule needs to judge it.
+        launch: the launch of the subject: a claim in the same branch as the launch is certain.
+        quantity: the quantity, for the reason why it is unknown, if the text of a claim does not show it.
+        of: further data that the rule needs for its judgement.
     """
 
     subject: str
@@ -396,10 +396,10 @@ class Rule:
 class Check:
     """A check: plans the facts that the job makes necessary, and judges job and facts.
 
-    `probes` are all functions that its requests may name; `cost` describes what they do on a node and how long that
-    takes, `without_root` what cannot be observed without privileges (empty: nothing is lost). `follow_up` plans
-    requests that only the facts of its own stage make necessary (a repeated test of what failed). `reads` are the
-    probes of other checks whose facts it also uses.
+    `probes` are all functions that its requests may name; `cost` describes their work on a node and its duration,
+    `without_root` the observations that are impossible without privileges (empty: none). `follow_up` plans requests
+    that only the facts of its own stage make necessary (a repeated test of a failure). `reads` are the probes of other
+    checks whose facts it also uses.
     """
 
     meta: Meta
@@ -418,13 +418,13 @@ class rule(_Metadata, Generic[T]):
     """Turn a function into a rule. `evidence` names public issues or documents; at least one is required, here or in
     `data/evidence.toml` of the pack.
 
-    `each` lists the questions that the rule asks of a job. The function then takes one question at a time, and returns
+    `each` lists the rule's questions about a job. The function is then called with one question at a time, and returns
     a verdict, or None if it finds no fault. A question whose claims have no certain value is unknown, and the function
-    does not see it. Without `each`, the function takes the job and yields all verdicts.
+    is not called for it. Without `each`, the function is called with the job and yields all verdicts.
 
-    A job for which nothing is stated passes if it has a claim about one of the quantities in `passes_with`: what the
-    rule looks for could be there. A name that ends in a dot stands for all that begin with it. To any other job the
-    rule does not apply; `otherwise` says why.
+    A job without any statement passes if it has a claim about one of the quantities in `passes_with`: the fault would
+    be possible there. A name that ends in a dot represents all names that begin with it. The rule does not apply to
+    other jobs; `otherwise` is the reason.
 
     Without `profile`, an error runs in every profile, from `gate` on, and any other rule from `default` on.
 
@@ -448,7 +448,7 @@ class rule(_Metadata, Generic[T]):
     def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
 
     def __call__(self, judge: Callable[[Any], Any]) -> Rule:
-        """The rule that judges with this function."""
+        """Return the rule that judges with this function."""
         each = self.each
 
         @functools.wraps(judge)
@@ -487,8 +487,8 @@ class check(_Metadata):
     `probes` are the functions that its requests name, including listeners: their modules are sent to nodes for a
     plugin's check. A plan with an attribute `probes` names them itself. `follow_up` is called when the requests of the
     stage have become facts, and again after each of its own rounds, until it needs nothing new or the stage runs out of
-    time. `reads` lists the probes of other checks whose facts this one plans or judges by: if only its own stage runs,
-    as in `preflight smoke`, no other requests are sent before it. `cost` and `without_root` may stand in
+    time. `reads` lists the probes of other checks whose facts this check plans or judges by: if only its own stage
+    runs, as in `preflight smoke`, no other requests are sent before it. `cost` and `without_root` may be in
     `data/costs.toml` of the pack instead.
 
     Raises ValueError as `rule` does, for a `when` that is not one of STAGES, and for missing `probes` or `cost`.
@@ -512,8 +512,8 @@ class check(_Metadata):
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
-        """The check that plans with `plan` and judges with this function."""
-        listed = _listed(judge, "costs")
+        """Return the check that plans with `plan` and judges with this function."""
+        listed = _data_table(judge, "costs")
         cost = self.cost or listed.get("cost", {}).get(self.id, "")
         if not cost:
             raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")

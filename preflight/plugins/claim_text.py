@@ -1,4 +1,4 @@
-"""Claims as messages show them: their text and place, and why a value is uncertain."""
+"""Claims in messages: their text and location, and the reason why a value is uncertain."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """A claim as the user wrote it, in back quotes on one line, followed by its value if it has a `$X`, or an option.
+    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if it contains `$X`, or an
+    option.
 
-    Messages quote claims with this function, so that `--node_rank=$i` always comes with the rank.
+    Messages quote claims with this function, so that `--node_rank=$i` always appears with the rank.
     """
     value = _variable_name(claim)
     return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
 
 
 def placed(claim: Claim) -> str:
-    """The quoted claim and its location: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
+    """Return the quoted claim and its location: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
     value = _variable_name(claim)
     return f"{_as_written(claim)} ({value + ', ' if value else ''}{where(claim)})"
 
 
 def where(claim: Claim) -> str:
-    """`train.sbatch:3`, for a message: the line of the call where an argument gives the value."""
+    """Return `train.sbatch:3`, for a message: the line of the call where an argument gives the value."""
     span = argument_of(claim) or claim.span
     return f"{span.path}:{span.line}"
 
 
 def editable(claim: Claim) -> str:
-    """What to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
+    """Return the text to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
     return assigned(claim) or _as_written(claim)
 
 
@@ -44,7 +45,7 @@ def _as_written(claim: Claim) -> str:
 
 
 def _variable_name(claim: Claim) -> str:
-    """The value of a claim that contains a variable or substitution; empty where the text already shows it."""
+    """Return the value of a claim that contains a variable or substitution; empty where the text already shows it."""
     shown = [_value_text(item) for item in claim.alternatives]
     # A program's option has its value from the line.
     of_line = claim.span.path.endswith(".py") and claim.origin is not None
@@ -57,7 +58,7 @@ def _variable_name(claim: Claim) -> str:
 
 
 def _value_text(item: Plain) -> str:
-    """A value on one line, cut if long; empty for null and booleans."""
+    """Return a value on one line, cut if long; empty for null and booleans."""
     if item is None or isinstance(item, bool):
         return ""
     text = " ".join((",".join(map(str, item)) if isinstance(item, tuple) else str(item)).split())
@@ -65,7 +66,7 @@ def _value_text(item: Plain) -> str:
 
 
 def argument_of(claim: Claim) -> Span | None:
-    """The argument that gives a claim its value, if a script or function is called with it; otherwise None."""
+    """Return the argument that gives a claim its value, if a script or function is called with it; otherwise None."""
     if claim.origin is None or claim.span.path.endswith(".py"):
         return None
     is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
@@ -82,20 +83,20 @@ def assigned(claim: Claim) -> str:
 
 
 def counted(number: Plain, singular: str, many: str = "") -> str:
-    """`1 node`, `4 nodes`."""
+    """Return `1 node`, `4 nodes`."""
     return f"{number} {singular if number == 1 else many or singular + 's'}"
 
 
 def joined(values: Iterable[Plain]) -> str:
-    """`4`, or `2 or 4` where branches give several."""
+    """Return `4`, or `2 or 4` where branches give several."""
     return " or ".join(str(value) for value in values)
 
 
 def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tuple[Claim, str] | None:
-    """The first claim without a certain value, and why it is uncertain.
+    """Return the first claim without a certain value, and why it is uncertain.
 
-    A claim depends on its value being known, and on its branch: one that holds only under a condition which the
-    launch itself is not under may not be in force.
+    A claim depends on its value being known, and on its branch: a claim under a condition that the launch is not under
+    may not be in force.
     """
     for claim in claims:
         if isinstance(claim.value, Unresolved):
@@ -106,7 +107,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
 
 
 def definitely_holds(claim: Claim, launch: Launch | None) -> bool:
-    """Whether no branch leaves a claim open: it is in none, or in the same one as the launch."""
+    """Return whether no branch makes a claim uncertain: it is in none, or in the same one as the launch."""
     condition = claim.condition
     if not condition or (launch is not None and condition == launch.condition):
         return True

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
-    """All installed rules, and those that a configuration declares."""
+    """Return all installed rules, and those that a configuration declares."""
     declared: tuple[Rule, ...] = ()
     if configuration is not None and configuration.site_rules:
         from preflight.plugins.site.rules import rules_of
@@ -26,7 +26,7 @@ def rules_for(configuration: Configuration | None) -> tuple[Rule, ...]:
 
 
 def checks_for(configuration: Configuration | None, stages: Stages = None) -> tuple[Check, ...]:
-    """All installed checks that a run of these stages needs, and those that a configuration declares."""
+    """Return all installed checks that a run of these stages needs, and those that a configuration declares."""
     declared: tuple[Check, ...] = ()
     if configuration is not None and configuration.site_checks:
         from preflight.plugins.site.checks import checks_of
@@ -35,12 +35,12 @@ def checks_for(configuration: Configuration | None, stages: Stages = None) -> tu
     return tuple(sorted((*registry.checks(stages), *declared), key=lambda item: item.meta.id))
 
 
-def configured(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
-    """The configuration, after checking that every rule and check it names exists: a misspelt name would silently
+def check_names(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
+    """Return the configuration after checking that every rule and check in it exists: a misspelt name would silently
     select nothing.
 
-    `of_verb` returns those of this command. Ignored names may belong to another command, so that all commands can share
-    a configuration.
+    `of_verb` returns the rules and checks of this command. Ignored names may belong to another command, so that all
+    commands can share a configuration.
     """
     wanted = configuration or Configuration()
     if not wanted.select and not wanted.ignore:
@@ -69,7 +69,7 @@ def broken_for(verb: str, stages: Stages = None) -> tuple[registry.Broken, ...]:
 
 
 def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
-    """All rules and checks, by id, including those that site rule files declare.
+    """Return all rules and checks, by id, including those that site rule files declare.
 
     Raises:
         UsageError: such a file cannot be used.
@@ -83,7 +83,7 @@ def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
 
 
 def declared_by(site: Site) -> tuple[Rule | Check, ...]:
-    """The rules and checks that a site's declarations define."""
+    """Return the rules and checks that a site's declarations define."""
     found: list[Rule | Check] = []
     if site.rules:
         from preflight.plugins.site.rules import rules_of

@@ -1,4 +1,4 @@
-"""What a distribution adds to preflight: one typed value that its entry point names.
+"""The contribution of a distribution to preflight: one typed value that its entry point names.
 
 A pack may list the modules of a package by reading its folders, so that a new rule or check needs no registration.
 """
@@ -14,20 +14,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """The rules, checks, sources, executors or reporters of a distribution, and what belongs to them.
+    """The rules, checks, sources, executors or reporters of a distribution, and their data.
 
-    Items are named as `module:attribute`, so that only what a run needs is imported. An entry point that provides
-    only items may name a tuple of these strings instead of a pack.
+    Items are named as `module:attribute`, so that only the items that a run needs are imported. An entry point that
+    provides only items may name a tuple of these strings instead of a pack.
 
     Args:
         items: `module:attribute` for one item, or `module` for every rule or check that it defines.
         areas: the subject of each area of rules or checks, by its three letters.
         stages: packages and modules that serve one stage only, so that a run without this stage does not load them.
         symptoms: tables of symptoms for `preflight diagnose`, in order of precedence; paths below the package's folder.
-        charts: functions that make charts of the measurements, in the order in which the report shows them.
+        charts: functions that make charts of the measurements, in the order of the report.
         doctor: functions that examine the machine that preflight runs on.
         properties: functions that read properties of a node from its facts, for comparison with another node.
-        measurements: functions that read from facts what was measured, for comparison with other runs.
+        measurements: functions that read measurements from facts, for comparison with other runs.
     """
 
     items: tuple[Any, ...] = ()
@@ -64,7 +64,8 @@ def as_pack(value: Any) -> Pack:
 
 @functools.cache
 def modules(package: str, folder: str, *, without: str = "") -> tuple[str, ...]:
-    """The modules of a package and its subpackages, except the subpackage `without`, in the order of their names.
+    """Return the modules of a package and its subpackages, except the subpackage `without`, in the order of their
+    names.
 
     `package` is the importable name of `folder`. Only folders are read, and nothing is imported.
     """

@@ -1,4 +1,4 @@
-"""Questions that many rules ask: about each launch for which the files state something, or about each such claim."""
+"""Questions that many rules ask: about each launch with certain statements in the files, or about each such claim."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ L = TypeVar("L", bound="Launch | None")
 
 @dataclass(frozen=True, slots=True)
 class Stated(Generic[L]):
-    """What the files state for one launch, or for the job as a whole: the claims in force about several quantities.
+    """The statements of the files for one launch, or for the job as a whole: the claims in force about several
+    quantities.
 
-    Iterating over it yields the claims about each quantity, in the order in which the quantities were asked for.
+    Iterating over it yields the claims about each quantity, in the order in which the quantities were requested.
     """
 
     job: Job
@@ -39,7 +40,7 @@ AskSubjects: TypeAlias = Callable[[Job], Iterator[SubjectQuestion]]
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
-    """Each launch with its id and scope; the job as a whole when it has no launch."""
+    """Yield each launch with its id and scope; the job as a whole when it has no launch."""
     if not job.launches:
         yield job.name, WHOLE_JOB, None
     for launch in job.launches:
@@ -49,10 +50,10 @@ def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
 def launches_with(
     *quantities: Asked, also: Sequence[Asked] = (), where: Callable[[Stated[Launch]], bool] = lambda stated: True
 ) -> AskLaunches:
-    """Ask about each launch for which the files state all of the quantities.
+    """Ask about each launch with statements about all of the quantities.
 
-    The answer depends on the claims in force about them, and on those about the quantities in `also`, which need not
-    be stated. A launch for which `where` is false is left out.
+    The answer depends on the claims in force about them, and on those about the quantities in `also`, which need not be
+    stated. A launch for which `where` is false is left out.
     """
 
     def each(job: Job) -> Iterator[LaunchQuestion]:
@@ -67,7 +68,7 @@ def launches_with(
 def subjects_with(
     *quantities: Asked, also: Sequence[Asked] = (), where: Callable[[Stated[Launch | None]], bool] = lambda stated: True
 ) -> AskSubjects:
-    """Ask the same about each launch; about the job as a whole when it has no launch."""
+    """Ask about each launch as `launches_with` does; about the job as a whole when it has no launch."""
 
     def each(job: Job) -> Iterator[SubjectQuestion]:
         for subject, scope, launch in subjects(job):
@@ -87,7 +88,7 @@ def claims_about(
 ) -> AskSubjects:
     """Ask about each claim about a quantity, once for each location, with the first launch that it applies to.
 
-    The answer depends also on the claims about the quantities `beside` it, which must be stated in the same file, and
+    The answer also depends on the claims about the quantities `beside` it, which must be stated in the same file, and
     on those in `also`, which need not be stated.
     """
 
@@ -104,7 +105,7 @@ def claims_about(
 def each_claim(
     job: Job, quantity: str, *, where: Callable[[Claim], bool] = lambda claim: True
 ) -> Iterator[tuple[str, Scope, Launch | None, Claim]]:
-    """Each claim about a quantity, once for each location, with the first launch that it applies to."""
+    """Yield each claim about a quantity, once for each location, with the first launch that it applies to."""
     seen: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.about(quantity, scope):
@@ -115,12 +116,12 @@ def each_claim(
 
 
 def required(quantity: str) -> Asked:
-    """The claims that need a quantity to equal a value."""
+    """Return the claims that need a quantity to equal a value."""
     return lambda job, scope: job.requiring(quantity, scope)
 
 
 def stated_by(source: str, quantity: str) -> Asked:
-    """The claims in force about a quantity that come from one reader: `slurm`, `deepspeed`."""
+    """Return the claims in force about a quantity from one reader: `slurm`, `deepspeed`."""
     return lambda job, scope: [claim for claim in job.setting(quantity, scope) if claim.source == source]
 
 

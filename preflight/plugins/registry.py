@@ -28,14 +28,14 @@ from preflight._util.usage_error import MAX_LENGTH, UsageError, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
 
-#: Modules that are made from such files are named with this prefix and the name of the file.
+#: Prefix of the names of modules made from plugin files, before the name of the file.
 PREFIX = "preflight_own_"
 _MAX_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The content of such a file.
+    """The content of a plugin file.
 
     Args:
         label: changes with the content.
@@ -50,13 +50,13 @@ class PluginFile:
 
 
 def _read_plugin_file(path: Path) -> PluginFile:
-    """Load the file.
+    """Load a plugin file.
 
     The file is run as a module whose name is derived from its own, so that its probes have the same names on every node
     and in every recording.
 
     Raises:
-        UsageError: it cannot be read or run, or defines no rule, no check and no chart.
+        UsageError: the file cannot be read or run, or defines no rule, no check and no chart.
     """
     try:
         data = regular_file.read(path, _MAX_BYTES)
@@ -93,13 +93,13 @@ def _read_plugin_file(path: Path) -> PluginFile:
 
 
 def _unload_plugin_files() -> None:
-    """Remove the modules that were made from such files."""
+    """Remove the modules that were made from plugin files."""
     for name in [name for name in sys.modules if name.startswith(PREFIX)]:
         del sys.modules[name]
 
 
 def _place(path: Path, error: BaseException) -> str:
-    """The file and the line that the error comes from."""
+    """Return the file and the line of the error."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -112,7 +112,7 @@ SOURCES = "preflight.sources"
 EXECUTORS = "preflight.executors"
 REPORTERS = "preflight.reporters"
 
-#: The number of unknown names for which suggestions are looked up.
+#: Largest number of unknown names with suggestions.
 _MAX_HINTS = 10
 
 
@@ -132,7 +132,7 @@ class Broken:
 
 
 class Loaded(NamedTuple):
-    """The content of one group: the objects in pack order, and those that could not be loaded."""
+    """The content of one entry-point group: the objects in pack order, and those that could not be loaded."""
 
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
@@ -158,8 +158,7 @@ _plugin_paths: tuple[Path, ...] = ()
 def use_plugin_files(paths: Iterable[Path]) -> None:
     """Use the rules and checks of these Python files, and of no earlier ones.
 
-    Each file is run as its own module, with all permissions of the user; none is ever used because a tree names
-    it.
+    Each file is run as its own module, with all permissions of the user. A file is never used because a tree names it.
 
     Raises:
         UsageError: a file cannot be read or run, or has no rule, no check and no chart.
@@ -212,7 +211,7 @@ def load(group: str, stages: Stages = None) -> Loaded:
         plugins.append(plugin)
         try:
             pack = as_pack(point.load())
-            entries = _of_stages(pack, pack.items, stages)
+            entries = _select_by_stages(pack, pack.items, stages)
         except (Exception, SystemExit) as error:
             broken.append(Broken(group, plugin, point.value, error_text(error)))
             continue
@@ -243,17 +242,19 @@ def load(group: str, stages: Stages = None) -> Loaded:
 
 
 def rules() -> tuple[Rule, ...]:
-    """All rules, by id."""
+    """Return all rules, by id."""
     return tuple(sorted(load(RULES).items, key=lambda item: item.meta.id))
 
 
 def checks(stages: Stages = None) -> tuple[Check, ...]:
-    """All checks that a run of these stages needs, by id."""
+    """Return all checks that a run of these stages needs, by id."""
     return tuple(sorted(load(CHECKS, stages).items, key=lambda item: item.meta.id))
 
 
-def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
-    """The rules and checks with these ids. Modules whose text contains none of them are not imported, which is most."""
+def items_with_ids(ids: Collection[str]) -> tuple[Rule | Check, ...]:
+    """Return the rules and checks with these ids. Modules whose text contains none of the ids, which is most, are not
+    imported.
+    """
     found: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
     for group in (RULES, CHECKS):
         for _, pack in _usable_packs(group):
@@ -267,14 +268,14 @@ def stating(ids: Collection[str]) -> tuple[Rule | Check, ...]:
 
 @functools.cache
 def _text_of(module: str) -> str:
-    """The source of a module; empty if it has none."""
+    """Return the source of a module; empty if it has none."""
     spec = importlib.util.find_spec(module)
     origin = spec.origin if spec is not None else None
     return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
 
 
 def _mentions(module: str, ids: Collection[str]) -> bool:
-    """Whether a module may define a rule or check with one of these ids."""
+    """Return whether a module may define a rule or check with one of these ids."""
     with suppress(ImportError, OSError, ValueError):
         text = _text_of(module)
         return not text or any(f'"{name}"' in text for name in ids)
@@ -282,12 +283,12 @@ def _mentions(module: str, ids: Collection[str]) -> bool:
 
 
 def sources() -> tuple[Any, ...]:
-    """All sources (`preflight.sources.base.Source`), in the order in which they are tried."""
+    """Return all sources (`preflight.sources.base.Source`), in the order in which they are tried."""
     return load(SOURCES).items
 
 
 def areas(*groups: str) -> dict[str, str]:
-    """The subject of each area of rules and checks, as the packs of these `groups` state it."""
+    """Return the subject of each area of rules and checks, as the packs of these `groups` state it."""
     found: dict[str, str] = {}
     for _, pack in _usable_packs(*(groups or (RULES, CHECKS))):
         for area, title in pack.areas.items():
@@ -299,35 +300,35 @@ def areas(*groups: str) -> dict[str, str]:
 
 
 def symptom_tables() -> dict[str, tuple[str, ...]]:
-    """The tables of symptoms of all packs: paths below the folder of a package, by the name of that package."""
+    """Return the tables of symptoms of all packs: paths below the folder of a package, by the name of that package."""
     packs = _usable_packs(RULES, CHECKS)
     return {point.module.partition(".")[0]: tuple(map(str, pack.symptoms)) for point, pack in packs if pack.symptoms}
 
 
 def chart_makers(stages: Stages = None) -> PackFunctions:
-    """The functions that make charts of a run of these stages, and those that cannot be loaded."""
+    """Return the functions that make charts of a run of these stages, and those that cannot be loaded."""
     own = [(file.label, entry) for file in _plugin_files for entry in file.charts]
     return _functions(lambda pack: pack.charts, own, stages)
 
 
 def examiners() -> PackFunctions:
-    """The functions that examine this machine, and those that cannot be loaded."""
+    """Return the functions that examine this machine, and those that cannot be loaded."""
     return _functions(lambda pack: pack.doctor)
 
 
 def measurement_readers(stages: Stages = None) -> PackFunctions:
-    """The functions that read what a run of these stages measured, and those that cannot be loaded."""
+    """Return the functions that read the measurements of a run of these stages, and those that cannot be loaded."""
     return _functions(lambda pack: pack.measurements, (), stages)
 
 
 def property_readers() -> tuple[tuple[Callable[..., Mapping[str, str]], ...], tuple[Broken, ...]]:
-    """The functions that read properties of a node from its facts, and those that cannot be loaded."""
+    """Return the functions that read properties of a node from its facts, and those that cannot be loaded."""
     found, broken = _functions(lambda pack: pack.properties)
     return tuple(function.make for function in found), broken
 
 
 def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
-    """The packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
+    """Yield the packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
     for group in groups:
         for point in _points(group):
             with suppress(Exception, SystemExit):
@@ -337,12 +338,11 @@ def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
 def _functions(
     names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
 ) -> PackFunctions:
-    """The functions that packs of checks name, and `more`."""
     found: list[PackFunction] = []
     broken: list[Broken] = []
     listed: list[tuple[str, Any]] = []
     for point, pack in _usable_packs(CHECKS):
-        listed.extend((_label(point), entry) for entry in _of_stages(pack, names_in(pack), stages))
+        listed.extend((_label(point), entry) for entry in _select_by_stages(pack, names_in(pack), stages))
     for plugin, entry in (*listed, *more):
         where = str(getattr(entry, "__name__", entry))
         try:
@@ -356,8 +356,8 @@ def _functions(
     return tuple(found), tuple(broken)
 
 
-def named(group: str, name: str) -> Any:
-    """The executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
+def load_named(group: str, name: str) -> Any:
+    """Return the executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
     if (own := _built_in(group, name)) is not None:
         return own
     found = {item.name: item for item in load(group).items}
@@ -370,7 +370,8 @@ def named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """The built-in item with this name, found by its module's name so that no other item is loaded; else None.
+    """Return the built-in item with this name, found by its module's name so that no other item is loaded; otherwise
+    None.
 
     No plugin's item can have the same name, because built-in items are registered first.
     """
@@ -378,7 +379,7 @@ def _built_in(group: str, name: str) -> Any:
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
             if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
-                # Load errors are reported where all are loaded.
+                # Load errors are reported by the code that loads all items.
                 with suppress(Exception):
                     found = _resolve(entry)
                     return found if found.name == name else None
@@ -386,19 +387,19 @@ def _built_in(group: str, name: str) -> Any:
 
 
 def names_of(items: Iterable[Rule | Check]) -> set[str]:
-    """The ids, names and areas of `items`."""
+    """Return the ids, names and areas of `items`."""
     return {name for item in items for name in (item.meta.id, item.meta.name, item.meta.area)}
 
 
 def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
-    """The `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
+    """Return the `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
     known = names_of(items)
     unknown = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
     return {name: nearest(name, known) if number < _MAX_HINTS else () for number, name in enumerate(unknown)}
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Up to three of the `known` ids and names that are most similar to `name`."""
+    """Return up to three of the `known` ids and names that are most similar to `name`."""
     if len(name) > MAX_LENGTH:
         return ()
     from difflib import SequenceMatcher
@@ -410,7 +411,7 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _installed() -> Any:
-    """All entry points of installed distributions; read once, because this opens all of their files.
+    """Return all entry points of installed distributions; read once, because this opens all of their files.
 
     Its type differs between versions of Python; `select`, the only method used, does not.
     """
@@ -422,8 +423,8 @@ def _points(group: str) -> list[EntryPoint]:
     return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
 
 
-def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
-    """The entries of a pack, except those that only other stages use."""
+def _select_by_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
+    """Return the entries of a pack, except those that only other stages use."""
     others = tuple(f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages)
     return tuple(
         entry for entry in entries if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(others)
@@ -431,7 +432,7 @@ def _of_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any,
 
 
 def _check_unique(group: str, item: Any, items: Sequence[Any]) -> None:
-    """Raise TypeError or ValueError for an object that is not of this group, or whose name is taken."""
+    """Raise TypeError or ValueError for an object of another group, or with a name that is already used."""
     if group not in (RULES, CHECKS):
         if not isinstance(getattr(item, "name", None), str):
             raise TypeError(f"it has no name, which every item in {group} needs")
@@ -453,7 +454,7 @@ def _label(point: EntryPoint) -> str:
 
 @functools.cache
 def _name_of(distribution: Distribution) -> str:
-    """Name and version, from the head of a distribution's metadata.
+    """Return name and version, from the head of a distribution's metadata.
 
     The library parses all of it, a long description included, with a mail parser.
     """
@@ -465,8 +466,8 @@ def _name_of(distribution: Distribution) -> str:
 
 
 def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
-    """The objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or check
-    defined there.
+    """Return the objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or
+    check defined there.
     """
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
         found = _resolve(entry)
@@ -488,5 +489,5 @@ def _resolve(entry: Any) -> Any:
 
 
 def error_text(error: BaseException) -> str:
-    """The type and the message of an error."""
+    """Return the type and the message of an error."""
     return f"{type(error).__name__}: {error}"

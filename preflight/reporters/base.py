@@ -49,5 +49,5 @@ VERDICTS = {
 
 
 def word(verdict: VerdictKind) -> str:
-    """Return a verdict as it heads a report: `GO`, `NO-GO`, `INCOMPLETE`, `NOT JUDGED`."""
+    """Return the word for a verdict in the heading of a report: `GO`, `NO-GO`, `INCOMPLETE`, `NOT JUDGED`."""
     return "NOT JUDGED" if verdict is VerdictKind.NOT_JUDGED else verdict.value.upper()

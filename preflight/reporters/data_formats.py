@@ -30,7 +30,7 @@ COMPACT_JSON = JsonReporter("json:compact", compact=True)
 
 
 COLUMNS = ("severity", "id", "name", "path", "line", "column", "nodes", "subject", "message", "remedy", "suppressed_by")
-#: A spreadsheet takes a cell that begins with one of these for a formula (OWASP, "CSV Injection").
+#: Spreadsheets treat a cell that begins with one of these characters as a formula (OWASP, "CSV Injection").
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -68,7 +68,6 @@ def _row(finding: Finding) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Return the text without control characters, quoted so that no spreadsheet evaluates it."""
     text = clean(text, keep_newlines=True)
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
@@ -78,7 +77,7 @@ CSV = CsvReporter()
 
 @dataclass(frozen=True, slots=True)
 class HostsReporter:
-    """Renders one of the lists in rank order. An empty list gives an empty file."""
+    """Renders one of the report's lists of nodes in rank order. An empty list gives an empty file."""
 
     name: str
     chosen: Callable[[Hosts], tuple[str, ...]]

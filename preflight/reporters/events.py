@@ -36,7 +36,7 @@ from preflight.reporters.output import is_stream, neutralize, refuse_outside_lin
 SCHEMA_VERSION: Literal[1] = 1
 #: Shortest time between two progress events of a stage: with thousands of nodes every fact would cause one.
 _REPEAT_AFTER_S = 0.2
-#: How many of the awaited nodes are named.
+#: Largest number of awaited nodes that an event names.
 _MAX_NAMED = 16
 
 
@@ -82,7 +82,7 @@ class StageEvent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeEvent(_Event):
-    """A node answered or cannot be reached; `problem` gives the reason."""
+    """A node answered or cannot be reached; `problem` gives the reason if it cannot."""
 
     type: Literal["node"] = "node"
     node: str
@@ -100,7 +100,10 @@ class NoteEvent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEvent(_Event):
-    """A process of the smoke run finished a phase; without a phase it has started, without a node it is gone."""
+    """A process of the smoke run finished a phase.
+
+    `phase` is missing when the process has just started, `node` when it has exited.
+    """
 
     type: Literal["phase"] = "phase"
     party: str
@@ -118,7 +121,7 @@ class OutcomeEvent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingEvent(_Event):
-    """A finding, as in the report; a suppressed one names what suppresses it."""
+    """A finding, as in the report; for a suppressed finding, also the cause of the suppression."""
 
     type: Literal["finding"] = "finding"
     finding: Finding
@@ -178,7 +181,7 @@ class EventBuilder:
         """Return the first event."""
         return RunBegan(**self._now(), verb=verb, version=version)
 
-    def of_step(self, step: Step) -> Iterator[Event]:
+    def step_events(self, step: Step) -> Iterator[Event]:
         """Return the events of one step; often none."""
         for name in step.planned:
             self._state.setdefault(name, "planned")
@@ -229,8 +232,8 @@ class EventBuilder:
             deadline_s=None if step.deadline_s is None else round(max(0.0, step.deadline_s), 3),
         )
 
-    def of_report(self, report: Report) -> Iterator[Event]:
-        """Return an event for each check that could not be decided, then one for each finding."""
+    def report_events(self, report: Report) -> Iterator[Event]:
+        """Return an event for each check that could not be decided, then an event for each finding."""
         for outcome in report.coverage.unknown_outcomes:
             if outcome.status is Status.UNKNOWN:
                 yield OutcomeEvent(**self._now(), outcome=outcome)
@@ -287,17 +290,17 @@ class EventStream:
 
     def __call__(self, step: Step) -> None:
         """Write the events of one step of the run."""
-        for event in self._events.of_step(step):
+        for event in self._events.step_events(step):
             self._enqueue(event)
 
     def report(self, report: Report) -> None:
         """Write the findings; the verdict follows once the report has been written."""
-        for event in self._events.of_report(report):
+        for event in self._events.report_events(report):
             self._enqueue(event)
         self._last = self._events.verdict(report)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Write the verdict and wait a while for the reader. `error` is the exception that ends the command."""
+        """Write the verdict and give the reader time to read it. `error` is the exception that ends the command."""
         if error is not None and not (self._last is not None and _is_bug(error)):
             self._last = self._events.without_report(*_ended_by(error))
         if self._last is not None:
@@ -329,12 +332,11 @@ def open_event_stream(target: str, verb: str) -> Iterator[EventStream]:
 
 
 def _is_bug(error: BaseException) -> bool:
-    """Return whether the exception is a bug; a bug has its own report."""
     return isinstance(error, Exception) and not isinstance(error, UsageError | click.ClickException | click.Abort)
 
 
 def _ended_by(error: BaseException) -> tuple[int, str]:
-    """Return the exit code that the command will have after this exception, and the reason."""
+    """Return the exit code that this exception gives the command, and the reason."""
     if isinstance(error, UsageError | click.ClickException):
         return ExitCode.USAGE, str(error)
     if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -343,7 +345,7 @@ def _ended_by(error: BaseException) -> tuple[int, str]:
 
 
 def _opener(target: str) -> BinaryIO | Path:
-    """Return a function that opens the target. A named pipe can be opened only once it has a reader."""
+    """Return a function that opens the target: opening a named pipe blocks until it has a reader."""
     if target == STDOUT:
         sys.stdout.flush()
         return os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)

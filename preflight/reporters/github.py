@@ -1,8 +1,8 @@
 """Reports for GitHub Actions: workflow commands that annotate a run, and the summary page of a job.
 
 GitHub keeps the first ten errors, ten warnings and ten notices of a step and silently drops other annotations; the
-lines stay in the log. So the worst come first, and the first line gives all counts. Only workflow commands are
-written, so a line of a hostile file that looks like one never starts a line of output.
+lines stay in the log. So the worst findings come first, and the first line gives all counts. Only workflow commands are
+written, so a line of a hostile file that looks like a workflow command never starts a line of output.
 
 GitHub accepts 1 MiB per step and drops a longer summary entirely, so what does not fit is only counted.
 """
@@ -41,9 +41,9 @@ def _commands(report: Report) -> Iterator[str]:
         message = f"{broken.where} of {broken.plugin} cannot be used: {broken.why}"
         yield _command(_level(report), message, title="preflight: a plugin is broken")
     for finding in report.findings:
-        yield _of_finding(finding)
+        yield _finding_command(finding)
     for outcome in opened:
-        yield _of_outcome(outcome, _level(report))
+        yield _outcome_command(outcome, _level(report))
 
 
 def summary_of(report: Report) -> str:
@@ -75,7 +75,7 @@ def _level(report: Report) -> str:
     return "warning" if report.exit_code == ExitCode.GO else "error"
 
 
-def _of_finding(finding: Finding) -> str:
+def _finding_command(finding: Finding) -> str:
     on = f"\non {fold_nodes(finding.nodes)}" if finding.nodes else ""
     fix = f"\nFix: {finding.remedy}" if finding.remedy else ""
     others = "".join(
@@ -87,7 +87,7 @@ def _of_finding(finding: Finding) -> str:
     return _command(_COMMANDS[finding.severity], f"{finding.message}{on}{others}{fix}", title=title, place=place)
 
 
-def _of_outcome(outcome: Outcome, level: str) -> str:
+def _outcome_command(outcome: Outcome, level: str) -> str:
     title = f"could not be decided: {outcome.id} {outcome.name}"
     place = next(iter(outcome.locations), None)
     return _command(level, f"{outcome.subject}: {outcome.reason}", title=title, place=place)
@@ -182,7 +182,6 @@ def _outcome_cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def _text(text: str) -> str:
-    """Return the text as one line with all markup escaped."""
     shown = clean(text, keep_newlines=True)
     if len(shown) > _MAX_CELL_LENGTH:
         shown = f"{shown[:_MAX_CELL_LENGTH]} …"

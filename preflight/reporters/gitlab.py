@@ -1,7 +1,7 @@
 """GitLab's Code Quality report: findings in the diff of a merge request.
 
-GitLab requires a location in a file. A finding about a node is placed at the claim that caused the check, else at the
-first line of the job's first file; the description names the nodes.
+GitLab requires a location in a file. A finding about a node is placed at the claim that caused the check, otherwise at
+the first line of the job's first file; the description names the nodes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class GitlabReporter:
 def issues(report: Report) -> list[dict[str, Any]]:
     """Return the issues as plain values. Suppressed findings are omitted, because GitLab has no such state."""
     fallback = report.inputs[0].path if report.inputs else _NOWHERE
-    found = [_of_finding(finding, fallback) for finding in report.findings]
-    found.extend(_of_outcome(outcome, fallback) for outcome in report.coverage.unknown_outcomes if outcome.required)
+    found = [_finding_issue(finding, fallback) for finding in report.findings]
+    found.extend(_outcome_issue(outcome, fallback) for outcome in report.coverage.unknown_outcomes if outcome.required)
     unique = {issue["fingerprint"]: issue for issue in reversed(found)}
     return [issue for issue in found if unique[issue["fingerprint"]] is issue]
 
 
-def _of_finding(finding: Finding, fallback: str) -> dict[str, Any]:
+def _finding_issue(finding: Finding, fallback: str) -> dict[str, Any]:
     on = f" (on {fold_nodes(finding.nodes)})" if finding.nodes else ""
     fix = f" Fix: {finding.remedy}" if finding.remedy else ""
     place = finding.locations[0] if finding.locations else None
@@ -49,7 +49,7 @@ def _of_finding(finding: Finding, fallback: str) -> dict[str, Any]:
     return _issue(description, finding, finding.fingerprint, _SEVERITIES[finding.severity], place, fallback)
 
 
-def _of_outcome(outcome: Outcome, fallback: str) -> dict[str, Any]:
+def _outcome_issue(outcome: Outcome, fallback: str) -> dict[str, Any]:
     parts = ("open", outcome.id, outcome.subject, outcome.reason)
     fingerprint = hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
     description = f"could not be decided for {outcome.subject}: {outcome.reason}"

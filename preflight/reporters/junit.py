@@ -1,11 +1,11 @@
 """A report as test cases, and JUnit XML, which Jenkins, GitLab and most report actions of GitHub show.
 
-There is no single schema. The output is valid against the one of Jenkins' xUnit plugin, which matches what Ant wrote
-and what other tools read: no additional attributes.
+JUnit XML has no single schema. The output is valid against the schema of Jenkins' xUnit plugin, which matches what Ant
+wrote and what other tools read: no additional attributes.
 
-Readers of JUnit know passed, failed and skipped, and fail a build if a case failed. So a case fails exactly if
-the exit code is not 0: a finding below `--fail-on` or a suppressed one is a skipped case with the reason, and a
-required check that could not be decided is an error.
+Readers of JUnit know passed, failed and skipped, and fail a build if a case failed. So a case fails exactly if the exit
+code is not 0: a finding below `--fail-on` or a suppressed one is a skipped case with the reason, and a required check
+that could not be decided is an error.
 """
 
 from __future__ import annotations
@@ -143,11 +143,11 @@ def cases_of(report: Report) -> tuple[Case, ...]:
     """
     stages = {outcome.id: outcome.stage for outcome in report.outcomes}
     order = {stage: number for number, stage in enumerate(("lint", "node", "link", "smoke"))}
-    found = [_of_finding(report, finding, stages) for finding in (*report.findings, *report.suppressed)]
-    found.extend(_of_outcome(report, outcome) for outcome in report.outcomes if _is_case(outcome))
+    found = [_finding_case(report, finding, stages) for finding in (*report.findings, *report.suppressed)]
+    found.extend(_outcome_case(report, outcome) for outcome in report.outcomes if _is_case(outcome))
     # Sorting keeps findings before the other outcomes of the same rule.
     found.sort(key=lambda case: (order.get(case.suite, len(order)), case.suite, case.id))
-    return tuple(_numbered([*_of_run(report), *found]))
+    return tuple(_number_names([*_run_cases(report), *found]))
 
 
 def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
@@ -156,7 +156,7 @@ def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
 
 
 def durations_of(report: Report) -> dict[str, float]:
-    """Return the seconds that each stage took."""
+    """Return the duration of each stage in seconds."""
     found: dict[str, float] = {}
     for stage in report.run.stages:
         found[stage.name] = found.get(stage.name, 0.0) + max(0.0, stage.finished_s - stage.started_s)
@@ -175,7 +175,7 @@ def _is_case(outcome: Outcome) -> bool:
     return outcome.status in (Status.PASS, Status.UNKNOWN)
 
 
-def _of_run(report: Report) -> Iterator[Case]:
+def _run_cases(report: Report) -> Iterator[Case]:
     # This case always exists, since most readers reject a file without cases.
     verdict = report.verdict
     if report.exit_code == ExitCode.GO:
@@ -189,10 +189,10 @@ def _of_run(report: Report) -> Iterator[Case]:
     yield Case(RUN, "", "verdict", state, verdict.value, message)
     for broken in report.coverage.broken:
         why = clean(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
-        yield Case(RUN, "", clean(f"{broken.plugin} {broken.where}"), _open(report), "unknown", why)
+        yield Case(RUN, "", clean(f"{broken.plugin} {broken.where}"), _undecided_state(report), "unknown", why)
 
 
-def _of_finding(report: Report, finding: Finding, stages: dict[str, str]) -> Case:
+def _finding_case(report: Report, finding: Finding, stages: dict[str, str]) -> Case:
     counts = finding.severity.rank >= Severity(report.configuration.fail_on).rank
     kind = "suppressed" if finding.suppressed_by else finding.severity.value
     state = "failed" if counts and not finding.suppressed_by else "skipped"
@@ -233,7 +233,7 @@ def _lines(finding: Finding) -> Iterator[str]:
         yield f"fix: {clean(finding.remedy, keep_newlines=True)}"
 
 
-def _of_outcome(report: Report, outcome: Outcome) -> Case:
+def _outcome_case(report: Report, outcome: Outcome) -> Case:
     name = f"{clean(outcome.name)} ({clean(outcome.subject)})"
     if outcome.status is Status.PASS:
         return Case(outcome.stage, outcome.id, name, "passed", "pass")
@@ -242,7 +242,7 @@ def _of_outcome(report: Report, outcome: Outcome) -> Case:
         suite=outcome.stage,
         id=outcome.id,
         name=name,
-        state=_open(report) if outcome.required else "skipped",
+        state=_undecided_state(report) if outcome.required else "skipped",
         kind="unknown",
         message=f"could not be decided: {clean(outcome.reason.partition(chr(10))[0])}",
         detail=clean(outcome.reason, keep_newlines=True),
@@ -251,12 +251,12 @@ def _of_outcome(report: Report, outcome: Outcome) -> Case:
     )
 
 
-def _open(report: Report) -> str:
-    """Return the state of an undecided check: an error, unless the user allowed it (`--allow-incomplete`)."""
+def _undecided_state(report: Report) -> str:
+    """Return the state of an undecided check: `error`, unless `--allow-incomplete` was given."""
     return "skipped" if report.exit_code == ExitCode.GO else "error"
 
 
-def _numbered(cases: list[Case]) -> Iterator[Case]:
+def _number_names(cases: list[Case]) -> Iterator[Case]:
     from dataclasses import replace
 
     met: Counter[tuple[str, str]] = Counter()

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: for the textfile collector of the node exporter, or any scraper.
 
-Beside the run as a whole there is one sample for each node: its result, the checks that it failed, and what was
-measured of it and its links, with the labels `node` and `peer`.
+In addition to the run as a whole there is one sample per node: its result, the checks that it failed, and the
+measurements of the node and its links, with the labels `node` and `peer`.
 
 The output is valid both as Prometheus' text format, which that collector reads, and as OpenMetrics: all metrics are
 gauges, none has a timestamp, and the last line is a comment in one format and the end marker of the other.
@@ -19,13 +19,13 @@ from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.reporters.base import Style
 from preflight.reporters.junit import began, durations_of
 
-#: The properties of a node that its metric has as labels.
+#: Properties of a node that become labels of its metric.
 _INFO = ("driver", "kernel", "os", "gpu", "gpus", "processor")
 
-#: Names of other metrics of nodes, which a quantity of a plugin cannot take.
+#: Names of other node metrics, which a plugin's quantity cannot use.
 _OF_NODES = ("preflight_node_state", "preflight_node_reached", "preflight_node_findings", "preflight_node_info")
 
-#: Units that are written as another one, and by which factor.
+#: Units that are converted: the unit to write, and the factor.
 _BASE_UNITS = {"bits_per_second": ("bytes_per_second", 0.125)}
 
 Labels = tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class Family:
     samples: dict[Labels, float] = field(default_factory=dict)
 
     def put(self, value: float, /, **labels: str) -> None:
-        """Set a sample; of two with equal labels the later one counts."""
+        """Set a sample. A later value replaces an earlier one with equal labels."""
         self.samples[tuple(sorted((name, clean(text)) for name, text in labels.items()))] = value
 
     def add(self, value: float, /, **labels: str) -> None:
@@ -83,15 +83,15 @@ def families(report: Report) -> Iterator[Family]:
     )
     fault.add(float(report.run.smoke_options.injected_fault is not None))
     yield fault
-    yield from _of_findings(report)
-    yield from _of_outcomes(report)
-    yield from _of_nodes(report)
-    yield from _of_stages(report)
-    yield from _of_each_node(report)
-    yield from _of_measurements(report)
+    yield from _finding_families(report)
+    yield from _outcome_families(report)
+    yield from _node_families(report)
+    yield from _stage_families(report)
+    yield from _single_node_families(report)
+    yield from _measurement_families(report)
 
 
-def _of_findings(report: Report) -> Iterator[Family]:
+def _finding_families(report: Report) -> Iterator[Family]:
     by_severity = Family("preflight_findings", "Findings that are not suppressed, by severity.")
     by_rule = Family(
         "preflight_rule_findings",
@@ -113,7 +113,7 @@ def _of_findings(report: Report) -> Iterator[Family]:
     yield from (by_severity, by_rule, nodes, suppressed)
 
 
-def _of_outcomes(report: Report) -> Iterator[Family]:
+def _outcome_families(report: Report) -> Iterator[Family]:
     outcomes = Family("preflight_outcomes", "Outcomes of rules and checks, by stage and status.")
     counts = Counter((outcome.stage, outcome.status) for outcome in report.outcomes)
     for stage in sorted({outcome.stage for outcome in report.outcomes}):
@@ -128,7 +128,7 @@ def _of_outcomes(report: Report) -> Iterator[Family]:
     yield broken
 
 
-def _of_nodes(report: Report) -> Iterator[Family]:
+def _node_families(report: Report) -> Iterator[Family]:
     nodes = Family("preflight_nodes", "Nodes of the job by result.")
     hosts = hosts_of(report)
     for state, names in (("passing", hosts.passing), ("failing", hosts.failing), ("unknown", hosts.unknown)):
@@ -136,8 +136,8 @@ def _of_nodes(report: Report) -> Iterator[Family]:
     yield nodes
 
 
-def _of_each_node(report: Report) -> Iterator[Family]:
-    """The result of each node, for dashboards that show them one by one."""
+def _single_node_families(report: Report) -> Iterator[Family]:
+    """Yield the result of each node, for dashboards that show nodes individually."""
     hosts = hosts_of(report)
     state = Family("preflight_node_state", "1 for the result of each node, 0 for the other two.")
     for number, names in enumerate(hosts):
@@ -162,8 +162,10 @@ def _of_each_node(report: Report) -> Iterator[Family]:
     yield info
 
 
-def _of_measurements(report: Report) -> Iterator[Family]:
-    """What was measured, one family for each quantity. A counter of a node is a gauge here: the node counts, not we."""
+def _measurement_families(report: Report) -> Iterator[Family]:
+    """Yield one family per measured quantity. A counter of a node is written as a gauge: the node counts, not
+    preflight.
+    """
     for item in report.measurements:
         quantity = item.quantity
         # Prometheus counts in bytes; people and other outputs count the speed of links in bits.
@@ -182,18 +184,18 @@ def _of_measurements(report: Report) -> Iterator[Family]:
         yield family
 
 
-def _of_stages(report: Report) -> Iterator[Family]:
+def _stage_families(report: Report) -> Iterator[Family]:
     took = Family("preflight_stage_duration_seconds", "How long a stage took.", "seconds")
     for name, seconds in durations_of(report).items():
         took.add(seconds, stage=name)
     yield took
     skipped = Family("preflight_stage_skipped", "1 for a stage that did not run to its end, else 0.")
-    for name, is_skipped in _skipped(report).items():
+    for name, is_skipped in _was_skipped(report).items():
         skipped.add(float(is_skipped), stage=name)
     yield skipped
 
 
-def _skipped(report: Report) -> Mapping[str, bool]:
+def _was_skipped(report: Report) -> Mapping[str, bool]:
     found: dict[str, bool] = {}
     for stage in report.run.stages:
         found[stage.name] = found.get(stage.name, False) or bool(stage.skipped)
@@ -206,11 +208,11 @@ def _lines(family: Family) -> Iterator[str]:
     if family.unit:
         yield f"# UNIT {family.name} {family.unit}"
     for labels, value in sorted(family.samples.items()):
-        listed = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
+        listed = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
         yield f"{family.name}{{{listed}}} {_number(value)}" if listed else f"{family.name} {_number(value)}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -38,19 +38,18 @@ class Output:
 def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
     """Parse the values of `--output`; the default is text on standard output.
 
-    This is separate from writing so that a mistake is reported before a run that takes minutes, not after it.
+    Parsing is separate from writing so that a mistake is reported before a run that takes minutes, not after it.
 
     Raises:
         UsageError: an unknown format, two formats for standard output, or a folder that does not exist.
     """
-    found = tuple(_parsed(item) for item in wanted or ("text",))
+    found = tuple(_parse_output(item) for item in wanted or ("text",))
     _refuse_two([output.path for output in found])
     return found
 
 
 def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
-    """Parse `--output` of a command that writes something other than a report: each item is a format and a file or
-    None.
+    """Parse `--output` of a command that writes no report: each item is a format, and a file or None.
 
     Raises:
         UsageError: as for `outputs`.
@@ -127,7 +126,7 @@ def print_bytes(data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at exit and would report the error.
+        # The interpreter flushes again at exit and would report the error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -136,10 +135,10 @@ def print_text(text: str) -> None:
     print_bytes(printable(text).encode("utf-8", "replace"))
 
 
-def _parsed(wanted: str) -> Output:
+def _parse_output(wanted: str) -> Output:
     name, path = _split(wanted)
     try:
-        reporter = registry.named(registry.REPORTERS, name)
+        reporter = registry.load_named(registry.REPORTERS, name)
     except KeyError as error:
         meant = toml.beside(__file__, "other_names.toml").get(name.lower())
         summary = f"unknown format {name!r}; use {meant!r}" if meant else error.args[0]
@@ -172,7 +171,7 @@ def _for_stdout(chosen_style: Style, color: bool | None) -> Style:
 
 
 def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
-    """Return what goes to standard output: the whole report, or a summary that fits the screen and names the command
+    """Return the bytes for standard output: the whole report, or a summary that fits the screen and names the command
     for the rest.
 
     Only a report on a terminal is shortened, and only without -v; a pipe always gets everything.
@@ -193,9 +192,9 @@ def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
 def neutralize(data: bytes, format_name: str) -> bytes:
     """Neutralize commands to a CI runner in a rendered document, which may quote hostile files.
 
-    CI logs hold whatever goes to standard output, and files that a later step prints. Formats with another spelling
-    of the same character keep their meaning. GitHub's workflow commands are left unchanged; they are escaped where they
-    are created.
+    CI logs hold whatever goes to standard output, and files that a later step prints. Formats that can write a
+    character in another way keep their meaning. GitHub's workflow commands are left unchanged; they are escaped where
+    they are created.
     """
     if format_name == "github" or (b"::" not in data and b"##" not in data):
         return data
@@ -233,7 +232,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def refuse_outside_link(path: Path) -> None:
-    """Raise UsageError if a link on the way to `path` leads out of the working directory without naming it."""
+    """Raise UsageError if a relative `path` leads through a link out of the working directory."""
     here = Path.cwd()
     wanted = Path(os.path.normpath(here / path.parent))
     if wanted != here and here not in wanted.parents:
@@ -248,7 +247,7 @@ def refuse_outside_link(path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a device or a pipe, which is written into because no file can be moved over it.
+    """Return whether `path` is a device or a pipe, which is opened and written because no file can be moved over it.
 
     Only links of the system itself are followed (/dev/stdout, /dev/fd/3 of `>(...)`), wherever they lead.
     """
@@ -274,9 +273,10 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
-    """Save `text`, replacing that of the last run, and return the command that shows it; empty if it cannot be saved.
+    """Save `text` in place of the last run's output.
 
-    Only this user can read the file, since it may hold lines of private files and names of nodes.
+    Returns the command that shows the text, or an empty string if it cannot be saved. Only this user can read the file,
+    because it may hold lines of private files and names of nodes.
     """
     place = at or folder()
     if place is None or not re.fullmatch(r"[a-z-]{1,32}", verb):

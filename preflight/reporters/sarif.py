@@ -1,8 +1,9 @@
 """SARIF 2.1.0, which code-scanning pages and editors read.
 
 A finding is a `fail` result. A required check that could not be decided is an `open` result, so that it is visible and
-does not look like a pass. A finding about a node has that node as logical location and the claim that caused the check
-as physical location, else the beginning of the job's first file: GitHub rejects a log with a result that has none.
+does not look like a pass. A finding about a node has that node as logical location. Its physical location is the claim
+that caused the check, otherwise the beginning of the job's first file: GitHub rejects a log if any result lacks a
+physical location.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def log(report: Report) -> dict[str, Any]:
     index = {rule["id"]: number for number, rule in enumerate(rules)}
     nowhere = _beginning(report)
     results = [_result(finding, index, nowhere) for finding in (*report.findings, *report.suppressed)]
-    results.extend(_open(outcome, index, nowhere) for outcome in opened)
+    results.extend(_open_result(outcome, index, nowhere) for outcome in opened)
     run: dict[str, Any] = {
         "tool": {"driver": {"name": "preflight", "version": report.tool.version, "rules": rules}},
         "automationDetails": {"id": f"preflight/{report.run.verb}/"},
@@ -67,7 +68,7 @@ def log(report: Report) -> dict[str, Any]:
 
 
 def _injected_fault(report: Report) -> dict[str, str]:
-    """Return the injected fault, if any: the results then say nothing about the nodes."""
+    """Return the injected fault, if any. With an injected fault the results say nothing about the nodes."""
     fault = report.run.smoke_options.injected_fault
     return {"injected_fault": fault.option_text} if fault is not None else {}
 
@@ -101,7 +102,7 @@ def _invocation(report: Report) -> dict[str, Any]:
 
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
-    """Return a descriptor for each rule that has a result, with its documentation if it is installed."""
+    """Return a descriptor for each rule that has a result. Documentation is included if the rule is installed."""
     from preflight.plugins.installed import all_items, declared_by
 
     wanted = {f.id: (f.name, _LEVELS[f.severity]) for f in (*report.suppressed, *report.findings)}
@@ -128,13 +129,12 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
 
 
 def _about(doc: str) -> str:
-    """Return the first paragraph of the description in one line."""
     paragraphs = doc.split("\n\n")
     return " ".join(" ".join(paragraphs[:2]).split()).replace("What it checks: ", "", 1)
 
 
 def _beginning(report: Report) -> dict[str, Any]:
-    """Return the location of a result without a location in a file; nothing if there are no files."""
+    """Return the first position of the job's first file, for results without a location; empty without files."""
     if not report.inputs:
         return {}
     artifact = {"uri": _uri(report.inputs[0].path), "uriBaseId": _ROOT}
@@ -197,7 +197,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
     }
 
 
-def _open(outcome: Outcome, index: dict[str, int], nowhere: dict[str, Any]) -> dict[str, Any]:
+def _open_result(outcome: Outcome, index: dict[str, int], nowhere: dict[str, Any]) -> dict[str, Any]:
     location = _physical(outcome.locations[0]) if outcome.locations else nowhere
     return {
         "ruleId": outcome.id,

@@ -1,7 +1,7 @@
 """Observing: turns the requests of a stage into facts, over the sessions of a fleet.
 
-Nothing here interprets a fact. An answer that is late or impossible is recorded as unavailable with the reason, so that
-a judgement can distinguish it from a fact.
+Nothing here interprets a fact. A late or impossible answer is recorded as unavailable with the reason, so that a
+judgement can distinguish it from a fact.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
 
 #: Probes that run on one node at the same time; more would only slow each other down.
 _PROBES_AT_ONCE = 8
-#: The first request in the job context waits until that is entered, which setup lines and containers make slow.
-#: Entering and the request may take this part of the stage together, so that the answer still arrives in time.
+#: Share of the stage for the first request in the job context, which includes entering the context: setup lines and
+#: containers make that slow. The rest of the stage lets the answer arrive in time.
 _ENTER_SHARE = 0.8
-#: A probe with this among its parameters gets the key of this run instead. The key is created for one run and not
-#: recorded; it lets hashes of secret values be compared, and nothing more.
+#: The key of the run replaces this parameter of a probe. The key is created for one run and not recorded; its only
+#: use is to compare hashes of secret values.
 RUN_KEY = "run_key"
 #: A listener binds its ports at once or not at all; the rest is for starting it on a busy node.
 LISTEN_TIMEOUT_S = 3.0
-#: This share of the link stage is for running requests to end, and for a busy head to receive their answers.
+#: Share of the link stage that is reserved for running requests to end, and for a busy head to receive the answers.
 END_SHARE = 0.05
-#: How long after the link stage a busy head may receive the answers of agents that kept its deadline.
+#: How long after the link stage a busy head may still receive answers that agents sent in time.
 RECEIVE_S = 1.0
-#: With less time than this left in the stage, nothing more is started: it could only be cut off.
+#: If less time than this remains in the stage, no request is started, because it would be cut off.
 MIN_REMAINING_S = 0.5
 #: Progress of the pairs of a stage is reported at most this often.
 PROGRESS_EVERY_S = 0.1
-#: How often facts of a stage may at most lead to further requests in the same stage.
+#: Largest number of rounds in which facts of a stage lead to further requests in the same stage.
 MAX_WAVES = 12
 
 
-#: The additional requests that the facts so far make necessary; empty if there are none.
+#: Returns the additional requests that the facts so far make necessary.
 FollowUp = Callable[[], Awaitable[Sequence[Request]]]
 
 
@@ -74,7 +74,7 @@ class Observer:
         ends = self.now() + deadline_s
         queues: dict[str, deque[Request]] = {}
         cheap: list[Request] = []
-        # By identity: each is here once, and formatting the key of one takes as long as sending it.
+        # By identity: each request occurs once, and formatting its key takes as long as sending it.
         waiting: dict[str, dict[int, Request]] = {}
         for request in requests:
             waiting.setdefault(request.node, {})[id(request)] = request
@@ -152,7 +152,7 @@ class Observer:
 
         async def observe_one(request: Request) -> None:
             nonlocal done
-            await self._between(request, listeners, ends)
+            await self._request_between(request, listeners, ends)
             del waiting[id(request)]
             done += 1
             left[request.node] -= 1
@@ -174,7 +174,7 @@ class Observer:
             self._record_unavailable(request, Unavailable("timeout", reason))
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
-        """Run the ranks of each group together, then, for as long again, the requests of `follow_up` that result.
+        """Run the ranks of each group together, then the resulting requests of `follow_up`, for at most as long again.
 
         Groups that share no node run at the same time; requests without a group are sent like those of nodes.
         """
@@ -220,20 +220,20 @@ class Observer:
             context=self.context.context,
             deadline_s=deadline_s,
             now=self.now,
-            on_event=functools.partial(self._trained, members),
+            on_event=functools.partial(self._with_training_flag, members),
         )
         for member in members.values():
             self.progress(Step("smoke", party=member.name))
         self.facts.extend(facts)
         self.events.extend(events)
 
-    def _trained(self, members: Mapping[str, Member], event: EventRecord) -> None:
+    def _with_training_flag(self, members: Mapping[str, Member], event: EventRecord) -> None:
         phase, member = event.data.get("phase"), members.get(event.request_key)
         if isinstance(phase, str) and member is not None:
             self.progress(Step("smoke", party=member.name, node=member.node, phase=phase))
 
-    async def _between(self, request: Request, listeners: _Listeners, ends: float) -> None:
-        """Send one node a request about its peers, with the reports that they sent when they began to listen."""
+    async def _request_between(self, request: Request, listeners: _Listeners, ends: float) -> None:
+        """Send one node a request about its peers, with the reports from the peers' listeners."""
         left = ends - self.now()
         if left < MIN_REMAINING_S:
             self._record_unavailable(request, Unavailable("timeout", "the link stage ended before it was tried"))
@@ -297,7 +297,7 @@ class _Listeners:
         return await self._stack.__aexit__(*raised)
 
     async def start(self, requests: Sequence[Request], now: Callable[[], float], ends: float) -> list[FactRecord]:
-        """Start these listeners until the end; one record each, as soon as all listen or have run out of time."""
+        """Start these listeners until the end. Returns one record each, as soon as all listen or have timed out."""
         began = now()
         fresh: list[tuple[Request, _Listener]] = []
         for request in requests:
@@ -312,7 +312,7 @@ class _Listeners:
         return [FactRecord(request, item.report, item.problem, began, now()) for request, item in fresh]
 
     def report(self, probe: str, node: str) -> Any:
-        """The listener's report on `node`, or why there is none."""
+        """Return the listener's report on `node`, or why there is none."""
         listener = self._listeners.get((probe, node))
         if listener is None:
             return Unavailable("blocked", "it was not requested to listen")
@@ -336,12 +336,12 @@ class _Listener:
 
     @property
     def report(self) -> object:
-        """Its report when it began to listen; None if it has not."""
+        """Return its report when it began to listen; None if it has not."""
         return self._where
 
     @property
     def problem(self) -> Unavailable | None:
-        """The reason why it does not listen."""
+        """Return the reason why it does not listen."""
         if self._where is not None:
             return None
         return self._problem or Unavailable("timeout", f"it did not listen within {LISTEN_TIMEOUT_S:g} s")
@@ -368,12 +368,11 @@ class _Listener:
 
 
 def _kind(request: Request) -> str:
-    """The kind of requests that it may share a process with, as declared by its probe."""
+    """Return the kind of requests that may share a process with this one, as declared by its probe."""
     return kind_of(_probe(request))
 
 
 def _probe(request: Request) -> object:
-    """The probe function, if it is available here."""
     module, _, path = request.probe.partition(":")
     probe: object = sys.modules.get(module)
     for name in path.split("."):

@@ -1,7 +1,7 @@
 """Prepares a run: finds its nodes, their executor and the context of its ranks, loads its jobs, plans the facts.
 
-Both may come from the user (always accepted) or from the job's own files (only with `trust_job`: repository content may
-be hostile unless the user trusts it). What cannot be determined is reported, never guessed.
+Nodes and context may come from the user (always accepted) or from the job's own files (only with `trust_job`:
+repository content may be hostile unless the user trusts it). What cannot be determined is reported, never guessed.
 
 The user's choice comes first (`--hosts`, `--hostfile`), then the executor's own nodes (its allocation, its cluster),
 then the job's own files (with `--trust-job`).
@@ -26,7 +26,7 @@ from preflight._util.redaction import HIDDEN, scrub_traceback
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
-from preflight.engine.evaluate import judged, selected
+from preflight.engine.evaluate import judge_without_crashing_nodes, selected
 from preflight.executors.base import (
     Executor,
     ExecutorError,
@@ -44,7 +44,7 @@ from preflight.plugins import registry
 from preflight.plugins.authoring import Check, PlanRequests
 from preflight.plugins.installed import rules_for
 
-#: Variables of the job that a child must not get: they would change the observer instead of what it observes.
+#: Variables of the job that a child must not get: they would affect the observer itself.
 _EXCLUDED_VARIABLES = ("PATH", "HOME", "SHELL", "USER", "LOGNAME", "PYTHONSTARTUP", "PYTHONINSPECT")
 
 #: Twice the largest clusters; a longer list is a mistake, or an attempt to fill the memory.
@@ -59,8 +59,8 @@ _ENDPOINTS = ("ps_worker_endpoints", "ps_server_endpoints")
 _CONSOLE_SCRIPTS = ("torchrun", "deepspeed", "accelerate", "llamafactory-cli")
 
 
-#: How the reason begins why the context of ranks in a container is not entered, and the words of a provenance for an
-#: interpreter that the user named on the host of such ranks.
+#: Prefix of the reason why a container's context is not entered, and the provenance of an interpreter that the user
+#: named on the host of ranks in a container.
 IN_CONTAINER, OUTSIDE = "the ranks run in the container", "outside of the container"
 
 
@@ -75,23 +75,23 @@ class ContextChoice:
 
 
 def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Origin | None]:
-    """The nodes that the user named, in rank order, and by which option; empty if none were named.
+    """Return the nodes that the user named, in rank order, and the option that names them; empty if none were named.
 
     Raises:
         UsageError: a name is not a host name, or the list is invalid.
     """
     if hosts:
-        return _from_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
+        return _parse_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
     if hostfile is not None:
-        return _from_hostfile(hostfile), Origin("hostfile", f"--hostfile {hostfile}")
+        return _read_hostfile(hostfile), Origin("hostfile", f"--hostfile {hostfile}")
     return (), None
 
 
 def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, ...], str]:
-    """The nodes that the job's own files name, in rank order, and the locations of the names.
+    """Return the nodes that the job's own files name, in rank order, and the locations of the names.
 
     Raises:
-        UsageError: they name none, or they are not trusted.
+        UsageError: the files name no nodes, or are not trusted.
     """
     claimed, where = claimed_hosts(jobs)
     if not claimed:
@@ -104,7 +104,7 @@ def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, 
             f"only the job's own files name nodes ({shown}); "
             "pass --trust-job to connect to them, or name them with --hosts"
         )
-    return _from_names(claimed), where
+    return _parse_names(claimed), where
 
 
 def _expand(hosts: str) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def _expand(hosts: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
+def _parse_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple[Node, ...]:
     if len(names) > MAX_NODES:
         raise UsageError(f"the list names {len(names)} nodes, but the limit is {MAX_NODES}")
     nodes: list[Node] = []
@@ -146,7 +146,7 @@ def _from_names(names: Sequence[str], slots: Sequence[int | None] = ()) -> tuple
     return tuple(nodes)
 
 
-def _from_hostfile(path: Path) -> tuple[Node, ...]:
+def _read_hostfile(path: Path) -> tuple[Node, ...]:
     from preflight._util import regular_file
     from preflight.sources.base import SourceFile
     from preflight.sources.configs.line_files import HostfileSource
@@ -164,11 +164,11 @@ def _from_hostfile(path: Path) -> tuple[Node, ...]:
     names, _ = claimed_hosts((job,))
     if not names:
         raise UsageError(f"{path} names no hosts")
-    return _from_names(names, [known_number(job.value("host_slots", Scope(node=name))) for name in names])
+    return _parse_names(names, [known_number(job.value("host_slots", Scope(node=name))) for name in names])
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
-    """The names of the nodes in the job's files, in rank order, and their location.
+    """Return the names of the nodes in the job's files, in rank order, and their location.
 
     A list of hosts takes precedence, then the endpoints of the job's own processes: trainers, then servers.
     """
@@ -198,12 +198,12 @@ def _where(job: Job, quantity: str, scope: Scope) -> str:
 
 
 def claimed_count(jobs: Sequence[Job]) -> int | None:
-    """The number of nodes of the job, if its files give it."""
+    """Return the number of nodes of the job, if its files give it."""
     return next((count for job, scope in _scopes(jobs) if (count := known_number(job.value("nodes", scope)))), None)
 
 
 def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelude: bool) -> ContextChoice:
-    """The context of the job's ranks: from the user first, then from the job's files, if trusted."""
+    """Return the context of the job's ranks: from the user first, then from the job's files, if trusted."""
     launch = main_launch(job)
     scope = launch.scope if launch is not None else Scope()
     found = {
@@ -251,7 +251,7 @@ def _nothing_to_run(interpreter: str, script: str) -> str:
 
 
 def main_launch(job: Job) -> Launch | None:
-    """The launch whose ranks are examined: the first that needs several processes, otherwise the first."""
+    """Return the launch whose ranks are examined: the first that needs several processes, otherwise the first."""
     for launch in job.launches:
         if (known_number(job.value("world_size", launch.scope)) or 0) > 1:
             return launch
@@ -273,9 +273,9 @@ def _environment(job: Job, scope: Scope) -> dict[str, str]:
 
 _log = logging.getLogger(__name__)
 
-#: How much longer than its deadline an executor may take to report why it has no nodes.
+#: Grace period after the deadline in which an executor may report why it has no nodes.
 LATE_S = 5.0
-#: How long an executor may take to report whether the named nodes are its own.
+#: Time limit for an executor to report whether it manages the named nodes.
 _OWNS_NODES_S = 5.0
 
 
@@ -297,7 +297,7 @@ class ExecutorChoice:
 
 @dataclass(frozen=True, slots=True)
 class FoundNodes:
-    """The nodes of a run, where their names came from, and the scheduler's data about all of its nodes."""
+    """The nodes of a run, the source of their names, and the scheduler's data about all of its nodes."""
 
     nodes: tuple[Node, ...]
     origin: Origin
@@ -307,7 +307,7 @@ class FoundNodes:
 async def choose(
     *, hosts: str, hostfile: Path | None, executor: str, options: Sequence[str], environment: Mapping[str, str]
 ) -> ExecutorChoice:
-    """The executor of a run: the user's choice, otherwise that of the environment, otherwise ssh.
+    """Return the executor of a run: the user's choice, otherwise that of the environment, otherwise ssh.
 
     Raises:
         UsageError: no such executor or option, or an invalid host name.
@@ -322,17 +322,17 @@ async def _choice(
 ) -> ExecutorChoice:
     named, origin = named_nodes(hosts, hostfile)
     if executor:
-        return ExecutorChoice(_configured(_find_executor(executor), options), f"--on {executor}", named, origin)
+        return ExecutorChoice(_configure_executor(_find_executor(executor), options), f"--on {executor}", named, origin)
     for found, reason in recognising_executors(environment):
-        if not named or await _owns_nodes(_configured(found, options), named, environment):
-            return ExecutorChoice(_configured(found, options), reason, named, origin)
-        _log.info("executor %s not chosen: %s, but not all of the named hosts are its own", found.name, reason)
+        if not named or await _owns_nodes(_configure_executor(found, options), named, environment):
+            return ExecutorChoice(_configure_executor(found, options), reason, named, origin)
+        _log.info("executor %s not chosen: %s, but it does not manage all of the named hosts", found.name, reason)
     because = "nodes were named" if named else "no other executor was chosen"
-    return ExecutorChoice(_configured(_find_executor("ssh"), options), because, named, origin)
+    return ExecutorChoice(_configure_executor(_find_executor("ssh"), options), because, named, origin)
 
 
 def recognising_executors(environment: Mapping[str, str]) -> Iterator[tuple[Executor, str]]:
-    """The executors that recognise their own environment here, in order of preference, each with the reason."""
+    """Yield the executors that recognise their own environment here, in order of preference, each with the reason."""
     for found in registry.load(registry.EXECUTORS).items:
         reason = found.detect(environment)
         if reason:
@@ -340,9 +340,9 @@ def recognising_executors(environment: Mapping[str, str]) -> Iterator[tuple[Exec
 
 
 async def _owns_nodes(executor: Executor, named: Sequence[Node], environment: Mapping[str, str]) -> bool:
-    """Whether all nodes that the user named belong to the environment of `executor`."""
+    """Return whether the environment of `executor` contains all nodes that the user named."""
     try:
-        gathered = await _gathered(executor, NodeRequest(deadline_s=_OWNS_NODES_S, environment=environment))
+        gathered = await _gather_nodes(executor, NodeRequest(deadline_s=_OWNS_NODES_S, environment=environment))
     except (ExecutorError, UsageError):
         return False
     finally:
@@ -352,13 +352,13 @@ async def _owns_nodes(executor: Executor, named: Sequence[Node], environment: Ma
 
 
 async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
-    """The nodes of the run in rank order, and their origin. If there are none, the origin has the reason.
+    """Return the nodes of the run in rank order, and their origin. If there are none, the origin has the reason.
 
     Raises:
         UsageError: no nodes are known, or their names are invalid.
     """
     try:
-        gathered = await _gathered(choice.executor, wanted)
+        gathered = await _gather_nodes(choice.executor, wanted)
     except ExecutorError as error:
         source = choice.origin.source if choice.origin else "executor"
         words = choice.origin.words if choice.origin else choice.executor.name
@@ -380,8 +380,8 @@ async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
     return FoundNodes(nodes, Origin("job", words, choice.because))
 
 
-async def _gathered(executor: Executor, wanted: NodeRequest) -> GatheredNodes | None:
-    # Executors enforce the deadline themselves and give a better reason; this is for one that does not.
+async def _gather_nodes(executor: Executor, wanted: NodeRequest) -> GatheredNodes | None:
+    # Executors enforce the deadline themselves and give a better reason; this is a fallback.
     with anyio.move_on_after(wanted.deadline_s + LATE_S):
         return await executor.gather(wanted)
     raise ExecutorError("timeout", f"{executor.name} did not list its nodes within {wanted.deadline_s:g} s")
@@ -389,15 +389,15 @@ async def _gathered(executor: Executor, wanted: NodeRequest) -> GatheredNodes | 
 
 def _find_executor(name: str) -> Executor:
     try:
-        found = registry.named(registry.EXECUTORS, name)
+        found = registry.load_named(registry.EXECUTORS, name)
     except KeyError as error:
         raise UsageError(f"--on {name}: {error.args[0]}") from None
     assert isinstance(found, Executor)
     return found
 
 
-def _configured(executor: Executor, options: Sequence[str]) -> Executor:
-    """The executor with its options set. Raises UsageError for an invalid option."""
+def _configure_executor(executor: Executor, options: Sequence[str]) -> Executor:
+    """Return the executor with its options set. Raises UsageError for an invalid option."""
     declared = {option.name: option for option in executor.options}
     given: dict[str, str] = {}
     for text in options:
@@ -418,7 +418,7 @@ def _configured(executor: Executor, options: Sequence[str]) -> Executor:
 
 def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) -> str:
     if not declared:
-        return f"the executor {executor} takes no options"
+        return f"the executor {executor} does not accept options"
     near = similar_names(name.lower(), declared)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"the executor {executor} has no option {name!r}; {hint}known options: {', '.join(sorted(declared))}"
@@ -426,7 +426,7 @@ def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) ->
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """The jobs of a run and the checks that it makes.
+    """The jobs of a run, and the checks to run.
 
     Args:
         recording: holds the jobs, the configuration and the smoke options, and nothing observed yet.
@@ -443,7 +443,7 @@ LoadJobs = Callable[[Progress], LoadedJobs]
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """The loaded jobs, and what follows from them: what to request, and the context in which to observe it.
+    """The loaded jobs, the requests to send, and the context to observe from.
 
     Args:
         context: that of the first job; a run over several jobs observes all of them from there.
@@ -504,10 +504,10 @@ def warm_up(recording: Recording, stages: frozenset[str]) -> None:
 
 
 class Planner:
-    """Collects the requests of the checks that a run selected. `unplanned` are those that could not plan, each with the
-    reason.
+    """Collects the requests of the checks that a run selected.
 
-    `checks` are those whose probes can be sent, `shipped` the modules, with sources, that plugins' probes need.
+    `checks` are those whose probes can be sent, `shipped` the modules, with sources, that plugins' probes need, and
+    `unplanned` the checks that could not plan, each with the reason.
     """
 
     def __init__(self, base: Recording, checks: Sequence[Check]) -> None:
@@ -528,11 +528,13 @@ class Planner:
                 self.unplanned.extend(UnplannedCheck(check.meta.id, job.name, str(error)) for job in self._jobs)
 
     def plan(self, stage: str, fleet: Fleet, facts: Facts) -> list[Request]:
-        """The requests of the checks of this stage, each once."""
+        """Return the requests of this stage's checks, without duplicates."""
         return self._requests(stage, fleet, facts, [check.plan for check in self.checks])
 
     def follow_up(self, stage: str, fleet: Fleet, facts: Facts) -> list[Request]:
-        """The additional requests that the facts of this stage make necessary; some may have been sent already."""
+        """Return the additional requests that the facts of this stage make necessary; some may have been sent
+        already.
+        """
         return self._requests(stage, fleet, facts, [check.follow_up for check in self.checks])
 
     def _requests(self, stage: str, fleet: Fleet, facts: Facts, plans: Sequence[PlanRequests | None]) -> list[Request]:
@@ -541,17 +543,17 @@ class Planner:
             if check.when != stage or plan is None:
                 continue
             for job in self._jobs:
-                for request in self._planned(check, plan, job, fleet, facts):
+                for request in self._plan_check(check, plan, job, fleet, facts):
                     if self._only_smoke and stage == "node" and request.probe not in self._read:
                         continue
                     first = wanted.setdefault(request.key, request)
                     if first is not request:
-                        wanted[request.key] = _merged(first, request)
+                        wanted[request.key] = _merge_requests(first, request)
         return list(wanted.values())
 
-    def _planned(self, check: Check, plan: PlanRequests, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
+    def _plan_check(self, check: Check, plan: PlanRequests, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
         try:
-            return judged(functools.partial(plan, job), fleet, facts)[0]
+            return judge_without_crashing_nodes(functools.partial(plan, job), fleet, facts)[0]
         except Exception:
             # Kept in the recording, where it makes the check's outcome unknown instead of looking like a pass.
             crashed = UnplannedCheck(check.meta.id, job.name, scrub_traceback(traceback.format_exc(limit=-4)))
@@ -560,8 +562,8 @@ class Planner:
             return []
 
 
-def _merged(first: Request, second: Request) -> Request:
-    """Merge two requests for the same fact: it is required if either requires it, because of both their claims."""
+def _merge_requests(first: Request, second: Request) -> Request:
+    """Merge two requests for the same fact: it is required if either requires it, because of both requests' claims."""
     return replace(
         first,
         because=tuple(dict.fromkeys((*first.because, *second.because))),

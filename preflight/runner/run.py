@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from preflight._util.cache import Cache
 
 
-#: By then the first requests of a stage have been sent.
+#: Delay after which the first requests of a stage have been sent.
 _WARM_UP_DELAY_S = 0.02
 
 
@@ -60,13 +60,13 @@ def run(
 ) -> Recording:
     """Make a live run over the jobs that `load_jobs` reads, and return its recording.
 
-    An interrupt ends the run early; the recording then holds what was observed so far, with `interrupted` set.
+    An interrupt ends the run early; the recording then holds everything observed so far, with `interrupted` set.
 
     Args:
         verb: `check`, or `smoke` for only what the smoke stage needs.
         load_jobs: called once, in a thread.
-        progress: is called at every step, in the thread of the run.
-        cache: keeps what is shipped to nodes; it must be outside the job's tree.
+        progress: called at every step, in the thread of the run.
+        cache: keeps the files that are shipped to nodes; it must be outside the job's tree.
 
     Raises:
         UsageError: there is no job, the nodes are unknown, or the executor does not exist.
@@ -101,7 +101,7 @@ def _in_own_loop(live: _LiveRun) -> None:
 
 
 class _LiveRun:
-    """One run in progress: what has been observed so far, and its clock."""
+    """One run in progress: the observations so far, and its clock."""
 
     def __init__(
         self, verb: str, options: RunOptions, load_jobs: LoadJobs, progress: Progress, cache: Cache | None
@@ -124,7 +124,7 @@ class _LiveRun:
         self._executor = ""
         self._origin: Origin | None = None
         self._cluster: Cluster | None = None
-        #: What ended the run early: a mistake of the user, or a bug.
+        #: The error that ended the run early: a user's mistake, or a bug.
         self.failure: Exception | None = None
 
     def _context_of(self, base: Recording) -> ContextChoice:
@@ -138,7 +138,7 @@ class _LiveRun:
         )
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return time.monotonic() - self._began
 
     def recording(self) -> Recording:
@@ -186,7 +186,7 @@ class _LiveRun:
             group.cancel_scope.cancel()
 
     def interrupt(self, exit_code: int) -> None:
-        """Note in the current stage that the run was interrupted."""
+        """Record in the current stage that the run was interrupted."""
         self._interrupted = self._interrupted or exit_code
         if self._current_stage is not None:
             (name, started), self._current_stage = self._current_stage, None
@@ -223,7 +223,7 @@ class _LiveRun:
             choice.executor,
             nodes,
             deadline_s=options.open_deadline,
-            on_progress=functools.partial(self._opened, {node.name for node in nodes}, self.now()),
+            on_progress=functools.partial(self._report_opened, {node.name for node in nodes}, self.now()),
             clock=self.now,
             trainer=SMOKE in self._stage_names,
             cache=self._cache,
@@ -244,7 +244,7 @@ class _LiveRun:
                     self._progress(Step(name, ended=True, skipped=skipped))
                     continue
                 self._current_stage = (name, self.now())
-                observed = self._observed(prepared, observer)
+                observed = self._current_view(prepared, observer)
                 requests = await anyio.to_thread.run_sync(
                     prepared.planner.plan, name, *observed, abandon_on_cancel=True
                 )
@@ -254,7 +254,9 @@ class _LiveRun:
             self._nodes = fleet.records
 
     async def _gather(self, choice: ExecutorChoice) -> tuple[Node, ...]:
-        """Return the nodes, if there are any. If that fails, the executor releases what it allocated for them."""
+        """Return the nodes, if there are any. On failure, the executor releases the resources that it allocated for
+        them.
+        """
         options = self._options
         self._current_stage = ("gather", self.now())
         ends = self.now() + options.gather_deadline
@@ -283,11 +285,11 @@ class _LiveRun:
         self._origin, self._cluster = found.origin, found.cluster
         if self._origin.source == "executor" or self._origin.problem:
             self._finish_stage()
-        # An executor that could not prepare reaches no node, and the reason is known already.
+        # An executor that failed to prepare reaches no node, and the reason is already known.
         return () if self._origin.problem else found.nodes
 
     async def _observe(self, observer: Observer, prepared: PreparedRun, stage: str, requests: list[Request]) -> None:
-        """Run one stage, and meanwhile load what judging needs."""
+        """Run one stage, and meanwhile load the modules that judging needs."""
         failure: Exception | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(_warm_up_later, prepared.recording, frozenset(self._stage_names))
@@ -309,21 +311,21 @@ class _LiveRun:
             await observer.links(requests, more, deadline_s=self._options.link_deadline)
         else:
             await observer.ranks(
-                [self._with_steps(request) for request in requests], more, deadline_s=self._options.smoke_deadline
+                [self._set_step_count(request) for request in requests], more, deadline_s=self._options.smoke_deadline
             )
 
-    def _with_steps(self, request: Request) -> Request:
+    def _set_step_count(self, request: Request) -> Request:
         """Return the request with the number of training steps that the user chose, if any."""
         if self._options.steps is None or not request.group:
             return request
         return replace(request, params={**request.params, "steps": self._options.steps})
 
-    def _opened(self, awaited: set[str], began_s: float, record: NodeRecord) -> None:
+    def _report_opened(self, awaited: set[str], began_s: float, record: NodeRecord) -> None:
         """Report that one more node was opened, or failed; `awaited` holds the names of the others."""
         awaited.discard(record.node.name)
         self._nodes = (*self._nodes, record)
         done = len(self._nodes)
-        # Most problems begin with the node's name themselves.
+        # Most problems already begin with the node's name.
         named = record.problem.startswith(f"{record.node.name}:") or not record.problem
         note = record.problem if named else f"{record.node.name}: {record.problem}"
         left = began_s + self._options.open_deadline - self.now()
@@ -339,26 +341,28 @@ class _LiveRun:
 
     def _why_skipped(self, prepared: PreparedRun, stage: str) -> str:
         """Return why a stage is pointless; empty if it is not."""
-        why = without_nodes(stage, self._nodes, only_smoke=self._only_smoke)
+        why = why_pointless_without_nodes(stage, self._nodes, only_smoke=self._only_smoke)
         if why or stage != SMOKE or self._options.keep_going or self._only_smoke:
             return why
-        return after_errors(self.recording(), rules_for(prepared.recording.configuration), prepared.planner.checks)
+        return why_pointless_after_errors(
+            self.recording(), rules_for(prepared.recording.configuration), prepared.planner.checks
+        )
 
     async def _follow_up(self, prepared: PreparedRun, stage: str, observer: Observer) -> list[Request]:
         """Return the requests that the facts of this stage make necessary, without those already made."""
         made = {record.request.key for record in observer.facts}
-        observed = self._observed(prepared, observer)
+        observed = self._current_view(prepared, observer)
         requests = await anyio.to_thread.run_sync(prepared.planner.follow_up, stage, *observed)
         return [request for request in requests if request.key not in made]
 
-    def _observed(self, prepared: PreparedRun, observer: Observer) -> tuple[Fleet, Facts]:
+    def _current_view(self, prepared: PreparedRun, observer: Observer) -> tuple[Fleet, Facts]:
         """Return the nodes and the facts so far, as checks see them."""
         fleet = Fleet(self._nodes, self._executor, self._origin, self._cluster, prepared.recording.smoke_options)
         return fleet, Facts(tuple(observer.facts), tuple(observer.events))
 
 
 async def _warm_up_later(recording: Recording, stages: frozenset[str]) -> None:
-    """Load what judging needs, in the background, once the requests are sent."""
+    """Load the modules that judging needs, in the background, once the requests are sent."""
     await anyio.sleep(_WARM_UP_DELAY_S)
     # A problem here recurs when the recording is judged, and is reported then.
     with contextlib.suppress(Exception):
@@ -370,8 +374,8 @@ def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
     return Step("open", 0, len(nodes), names, deadline_s, nodes=len(nodes))
 
 
-def without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) -> str:
-    """Why a stage makes no sense with the available nodes; empty if it does.
+def why_pointless_without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) -> str:
+    """Return why a stage is pointless with the available nodes; empty if it is not.
 
     Args:
         only_smoke: whether only the smoke run is wanted.
@@ -387,8 +391,8 @@ def without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) 
     return ""
 
 
-def after_errors(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> str:
-    """Why a smoke run makes no sense after the errors so far; empty if it does."""
+def why_pointless_after_errors(recording: Recording, rules: Sequence[Rule], checks: Sequence[Check]) -> str:
+    """Return why a smoke run is pointless after the errors so far; empty if it is not."""
     kept = apply_suppressions(outcomes_of(recording, rules, checks), recording).kept
     errors = sorted({finding.id for finding in kept if finding.severity is Severity.ERROR})
     return f"{', '.join(errors)} would stop it anyway (--keep-going runs it regardless)" if errors else ""

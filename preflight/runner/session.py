@@ -49,18 +49,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: An agent that is silent for this long is lost. It sends a heartbeat every BEAT_S and ends itself after LEASE_S
-#: without a message from here; its guardian reports within a lease that it was stopped. So this limit is for a node
-#: that is gone. Agents of 64 nodes on two processors were silent for up to 5.2 s, and slow is not broken.
+#: without a message from here; its guardian reports within a lease that it was stopped. So this limit only detects a
+#: node that is gone. Agents of 64 nodes on two processors were silent for up to 5.2 s, which is slow but not broken.
 SILENCE_S = 3.5 * LEASE_S
-#: The agent reports a missed deadline itself; after this much longer, the head stops waiting.
+#: The agent reports a missed deadline itself; after this additional time the head stops waiting.
 GRACE_S = 3.0
-#: The end of an agent is noticed at most this long after the pause of this process that caused it.
+#: Longest delay between a pause of this process and the end of an agent that the pause caused.
 _NOTICED_S = 5.0
-#: The amount that one node may send in a run: at once, and in every further second. The answers of a node are less than
-#: a megabyte and its ranks send some kilobytes a second; the head keeps all of it in memory.
+#: Limits on the data that one node may send in a run: at once, and in every further second. A node's answers are less
+#: than a megabyte and its ranks send some kilobytes per second; the head keeps everything in memory.
 MAX_BYTES, MAX_BYTES_PER_S = 32 * 1024 * 1024, 256 * 1024
 MAX_FRAMES, MAX_FRAMES_PER_S = 50_000, 2_000
-#: Events that are kept of one request; they are searched several times a second.
+#: Limits on the events kept per request; they are searched several times a second.
 MAX_EVENTS, MAX_EVENTS_PER_S = 20_000, 100
 #: The origins of a node's events: its agent, or a child on it. Only the head itself sends events as the head.
 _ORIGINS = ("agent", "child")
@@ -97,12 +97,12 @@ class RunningRequest:
 
     @property
     def answer(self) -> Done | Failed | None:
-        """The answer, once it has arrived."""
+        """Return the answer, once it has arrived."""
         return self._answer
 
     async def result(self) -> Done | Failed:
-        """Wait for the answer, at most for the request's own deadline plus a few seconds; once cancelled, only for
-        these seconds.
+        """Wait for the answer, at most for the request's own deadline plus a few seconds; after a cancellation, only
+        for these seconds.
         """
         allowed = self.request.start_s + self.request.deadline_s + GRACE_S
         with anyio.move_on_after(allowed) as self._wait:
@@ -129,7 +129,7 @@ class RunningRequest:
             self._shorten_wait()
 
     def _shorten_wait(self) -> None:
-        """Once it is cancelled, wait only for the agent's confirmation."""
+        """After a cancellation, wait only for the agent's confirmation."""
         if self._wait is not None and self._cancelled_s is not None:
             self._wait.deadline = min(self._wait.deadline, self._cancelled_s + GRACE_S)
 
@@ -191,7 +191,7 @@ class AgentSession:
         self.ready: Ready | None = None
         #: Why the node was lost; empty while it is connected.
         self.lost = ""
-        #: Why it was lost, in one word as in `NodeRecord.problem_kind`.
+        #: Kind of the loss, as in `NodeRecord.problem_kind`.
         self.lost_kind = ""
         self._looked_s = time.monotonic()
         self._paused_s, self._paused_until_s = 0.0, -math.inf
@@ -257,8 +257,8 @@ class AgentSession:
                 self._outgoing.close()
                 self._to_send.close()
 
-    async def measured(self, deadline_s: float = 1.0) -> ClockEstimate | None:
-        """The clock offset, after the first few heartbeats or the deadline."""
+    async def measure_clock(self, deadline_s: float = 1.0) -> ClockEstimate | None:
+        """Return the clock offset, after the first few heartbeats or the deadline."""
         with anyio.move_on_after(deadline_s):
             await self._measured.wait()
         return self._estimate
@@ -303,7 +303,7 @@ class AgentSession:
         return await self.run(AgentRequest(0, target, dict(params or {}), deadline_s, context), on_event)
 
     async def aclose(self) -> None:
-        """End the agent with all it started; running requests are answered with Failed(kind="cancelled")."""
+        """End the agent and everything it started; running requests are answered with Failed(kind="cancelled")."""
         if self._closing:
             return
         self._closing = True
@@ -314,7 +314,7 @@ class AgentSession:
             await self._channel.aclose()
 
     def record(self) -> NodeRecord:
-        """The data about the node."""
+        """Return the data about the node."""
         assert self.ready is not None
         estimate = self._estimate
         lost = (self.lost,) if self.lost else ()
@@ -343,12 +343,12 @@ class AgentSession:
             pass
 
     def drop_request(self, request_id: int) -> None:
-        """Accept no more frames for an answered request."""
+        """Ignore further frames for an answered request."""
         self._running.pop(request_id, None)
 
     async def _send_all(self) -> None:
         async for data in self._to_send:
-            # Frames posted together are written in one piece: each write costs every process on the way as much as a
+            # Frames posted together are written in one piece: each write costs every process on the path as much as a
             # long one.
             while True:
                 try:
@@ -377,7 +377,7 @@ class AgentSession:
                 return
 
     def _read(self, data: bytes) -> Iterator[Any]:
-        """Messages completed by `data`. Raises WireError if one is invalid, or the node has sent too much."""
+        """Yield messages completed by `data`. Raises WireError if one is invalid, or the node has sent too much."""
         if not self._bytes.take(len(data)):
             raise WireError(f"it sent more than {MAX_BYTES} bytes and {MAX_BYTES_PER_S} in each second")
         for message in self._reader.feed(data):
@@ -419,7 +419,7 @@ class AgentSession:
         elif not isinstance(message, (Event, Done, Failed)):
             raise WireError(f"a node does not send {type(message).__name__.lower()!r} here")
         elif not 0 < message.id <= self._last_id:
-            raise WireError(f"it answers request {message.id}, but only {self._last_id} were sent")
+            raise WireError(f"it answered request {message.id}, but only {self._last_id} were sent")
         elif isinstance(message, Event):
             if message.origin not in _ORIGINS:
                 raise WireError(f"an event has the unknown origin {message.origin!r:.40}")
@@ -447,7 +447,7 @@ class AgentSession:
             self.post(Beat(time.time()))
 
     def _run_time(self, at_s: float) -> float:
-        """A time of the node's wall clock as seconds since the run began, never later than now."""
+        """Return a time of the node's wall clock as seconds since the run began, never later than now."""
         offset = self._estimate.offset_s if self._estimate else 0.0
         age = time.time() - (at_s - offset)
         now = self._clock()
@@ -455,17 +455,17 @@ class AgentSession:
         return now - age if 0.0 <= age < 60.0 else now
 
     def _own_pause_s(self) -> float:
-        """How long this process sent no heartbeat until now, or until a moment ago."""
+        """Return how long this process sent no heartbeat, until now or a moment ago."""
         now = time.monotonic()
         recent_s = self._paused_s if now - self._paused_until_s < _NOTICED_S else 0.0
         return max(recent_s, now - self._looked_s)
 
     def _mark_lost(self, why: str, *, ended: bool = False) -> None:
-        """The node is lost.
+        """Mark the node as lost.
 
         Args:
-            ended: whether the agent, or the channel to it, ended. If the agent says that it heard nothing (some
-                channels carry no last words), and this process paused for as long as a lease, that is the reason.
+            ended: whether the agent, or the channel to it, ended. If the agent reports that it received nothing (some
+                channels carry no last message), and this process paused for a whole lease, the pause is the reason.
         """
         if self.lost or self._closing:
             return
@@ -475,7 +475,7 @@ class AgentSession:
             self.lost_kind = HEAD_PAUSED
             why = (
                 f"preflight itself did not run for {paused_s:.0f} s (suspended, or starved of CPU time), and the"
-                f" agent ended as it does when it hears nothing ({why})"
+                f" agent ended as it does when it receives nothing ({why})"
             )
         self.lost = f"{self.node.name} was lost {self._clock():.1f} s into the run: {why}"
         for running in list(self._running.values()):
@@ -485,7 +485,7 @@ class AgentSession:
 
 
 def _describe(request: AgentRequest) -> str:
-    """A request for the log, with the wrapper and interpreter of its context."""
+    """Return a request for the log, with the wrapper and interpreter of its context."""
     shown = redact_tree(dict(request.params))
     if request.context is None:
         return f"{request.target} {shown}"
@@ -499,7 +499,7 @@ async def _in_task_group(session: AgentSession) -> AsyncIterator[AgentSession]:
         await session.hello()
         async with anyio.create_task_group() as group:
             group.start_soon(session.serve)
-            await session.measured()
+            await session.measure_clock()
             try:
                 yield session
             except Exception as error:
@@ -516,14 +516,14 @@ async def _in_task_group(session: AgentSession) -> AsyncIterator[AgentSession]:
 # All agents of one run, which are opened and closed together and end with this process.
 
 
-#: How many nodes are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key exchange,
-#: and login nodes limit how many connections may be starting.
+#: Number of nodes that are opened at once: a handshake costs the head about 75 ms of CPU with OpenSSH's default key
+#: exchange, and login nodes limit the number of connections that may be starting.
 FAN_OUT = 32
-#: Executors enforce the deadline themselves and give a better reason; this is for one that does not.
+#: Executors enforce the deadline themselves and give a better reason; this is a fallback.
 LATE_S = 2.0
 
 OnProgress = Callable[[NodeRecord], None]
-#: Modules to send besides our own, by name with their sources.
+#: Modules to send in addition to our own: sources by module name.
 Modules = tuple[tuple[str, str], ...]
 
 
@@ -537,16 +537,16 @@ class OpenFleet:
 
     @property
     def sessions(self) -> dict[str, AgentSession]:
-        """The sessions by node name, in rank order, of the nodes whose agent answered."""
+        """Return the sessions by node name, in rank order, of the nodes whose agent answered."""
         return {node.name: self._sessions[node.name] for node in self._nodes if node.name in self._sessions}
 
     @property
     def records(self) -> tuple[NodeRecord, ...]:
-        """The result of connecting to each node, in rank order, with the latest estimates of the clocks."""
+        """Return the result of connecting to each node, in rank order, with the latest estimates of the clocks."""
         return tuple(self._record(node) for node in self._nodes)
 
     def session(self, name: str) -> AgentSession | NodeRecord:
-        """The session with a node, or its record with the problem. Raises KeyError for an unknown node."""
+        """Return the session with a node, or its record with the problem. Raises KeyError for an unknown node."""
         return self._sessions[name] if name in self._sessions else self._problems[name]
 
     def ship(self, modules: Modules) -> None:
@@ -559,7 +559,7 @@ class OpenFleet:
                 session.post(shipment)
 
     def snapshot(self) -> recording.Fleet:
-        """The nodes as checks see them."""
+        """Return the nodes as checks see them."""
         return recording.Fleet(self.records)
 
     def _record(self, node: Node) -> NodeRecord:
@@ -585,10 +585,10 @@ async def open_fleet(
     """Start an agent on every node, at most FAN_OUT at once; `deadline_s` is for each node.
 
     `on_progress` is called once for each node, when it answered or failed. `clock` returns seconds since the run began.
-    `extra` are modules to send besides our own: the probes of a plugin. Without a smoke run, the `trainer` need not be
-    sent. The bundle is kept in `cache`.
+    `extra` are modules to send in addition to our own: the probes of a plugin. Without a smoke run, the `trainer` need
+    not be sent. The bundle is kept in `cache`.
 
-    A node that cannot be reached becomes a record with a problem, never an exception. On exit, however that happens,
+    A node that cannot be reached becomes a record with a problem, never an exception. On exit, even after an exception,
     all agents are ended, and with them everything they started.
     """
     if len({node.name for node in nodes}) != len(nodes):
@@ -614,7 +614,7 @@ async def open_fleet(
                 nonlocal failure
                 try:
                     async with limiter:
-                        opened = await _opened(executor, node, deadline_s, clock, bundle)
+                        opened = await _open_node(executor, node, deadline_s, clock, bundle)
                 except BundleError as error:
                     failure = error
                     opening.cancel_scope.cancel()
@@ -625,7 +625,7 @@ async def open_fleet(
                     fleet._sessions[node.name] = opened
                     keepalive.register(node.name, opened.send_nowait)
                     group.start_soon(opened.serve)
-                    await opened.measured()
+                    await opened.measure_clock()
                 if on_progress is not None:
                     on_progress(fleet._record(node))
 
@@ -661,7 +661,7 @@ async def _beat_regularly(keepalive: KeepaliveThread) -> None:
         await anyio.sleep(BEAT_S)
 
 
-async def _opened(
+async def _open_node(
     executor: Executor, node: Node, deadline_s: float, clock: Callable[[], float] | None, bundle: Bundle
 ) -> AgentSession | NodeRecord:
     channel = None
@@ -730,7 +730,7 @@ class KeepaliveThread:
         self._senders[key] = send
 
     def beat(self) -> None:
-        """Called by the loop, to show that it is not busy."""
+        """Called by the event loop to show that it is not stuck."""
         self._last_beat_s = time.monotonic()
 
     def _watch(self) -> None:

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 
-#: How often the ranks are checked; the quickest verdict of all (a death) is due within a second.
+#: Interval between checks of the ranks; the fastest verdict (a death) is due within a second.
 CHECK_EVERY_S = 0.2
 #: Delay between naming a member and accepting the verdict: the cause of a death may be reported after the death.
 CONFIRM_S = 0.4
-#: A delay of the loop beyond `CHECK_EVERY_S` that is recorded, because nothing that is missed in it shows a fault.
+#: A longer delay of the loop beyond `CHECK_EVERY_S` is recorded, because missing events during it are not a fault.
 PAUSE_S = 0.3
-#: How long the stacks of a stuck rank are waited for.
+#: How long to wait for the stacks of a stuck rank.
 STACKS_S = 2.0
-#: When all hang together, stacks of at most this many ranks are requested.
+#: If all ranks hang together, stacks of at most this many ranks are requested.
 MAX_STACKS = 8
 
 
@@ -92,9 +92,9 @@ class _RankGroup:
     decided_s: float | None = None
     named: Culprit | None = None
     began_s: float = 0.0
-    #: Why members were ended that sent an invalid event.
+    #: Members that were ended because of an invalid event, with the reason.
     rejected: dict[str, str] = field(default_factory=dict)
-    #: Why members were ended that a backup worker replaced.
+    #: Members that were ended because a backup worker replaced them, with the reason.
     replaced: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -144,7 +144,7 @@ class _RankGroup:
         self.records.append(FactRecord(request, value, problem, self.began_s, finished_s, provenance))
 
     def with_cause(self, record: FactRecord) -> FactRecord:
-        """The record; if the rank ended because of another, with that rank's fault."""
+        """Return the record; if the rank ended because of another one, include that rank's fault."""
         why, named = record.unavailable, self.named
         if why is not None and record.request.key in self.replaced:
             return replace(record, unavailable=replace(why, reason=self.replaced[record.request.key]))
@@ -248,7 +248,7 @@ _MAX_RANKS = 1 << 20
 
 @cache
 def _validator() -> TypeAdapter[Any]:
-    """The model of an event; built, and pydantic imported, on first use."""
+    """Return the model of an event. The model is built, and pydantic imported, on first use."""
     from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 
     _Text = Annotated[str, Field(max_length=4096)]
@@ -294,7 +294,7 @@ def _validator() -> TypeAdapter[Any]:
 
 
 def problem_with(data: Mapping[str, Any], *, role: str = "") -> str:
-    """Why a rank of this role, or an agent, cannot send this event, with the field; empty if it can."""
+    """Return why a rank of this role, or an agent, cannot send this event, with the field; empty if it can."""
     from pydantic import ValidationError
 
     try:
@@ -318,7 +318,7 @@ TERMINATED, INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether this is Ctrl-C, alone or wrapped by task groups."""
+    """Return whether this is Ctrl-C, alone or wrapped by task groups."""
     inner = [one for one in getattr(error, "exceptions", ()) if not isinstance(one, asyncio.CancelledError)]
     return isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)) or any(map(is_interrupt, inner))
 
@@ -328,13 +328,13 @@ class Terminated(BaseException):
 
 
 def exit_code_of(interrupt: BaseException) -> int:
-    """The exit code of a program that this interrupt ended."""
+    """Return the exit code of a program that this interrupt ended."""
     return TERMINATED if isinstance(interrupt, Terminated) else INTERRUPTED
 
 
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """Have SIGTERM raise `Terminated`, as Ctrl-C raises KeyboardInterrupt. Only the main thread can do this."""
+    """Make SIGTERM raise `Terminated`, as Ctrl-C raises KeyboardInterrupt. Only the main thread can do this."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

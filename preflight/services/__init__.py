@@ -1,1 +1,1 @@
-"""What keeps running: the language server, the admission webhook, and the page over the history."""
+"""Long-running services: the language server, the admission webhook, and the page over the history."""

@@ -1,4 +1,4 @@
-"""Who may use our servers: a token from a file that only its owner reads, and cookies in its place; and HTTP for them.
+"""Access to our servers: a token from a file that only its owner can read, session cookies, and HTTP for both.
 
 uvicorn counts every open connection against its limit, and waits without limit for the first request of each. A few
 hundred silent connections would shut everybody else out.
@@ -27,7 +27,7 @@ MAX_LENGTH = 1024
 
 
 def read_token(file: Path, option: str) -> str:
-    """The token in a file that the command line names with `option`.
+    """Return the token in a file that the command line sets with `option`.
 
     Raises:
         UsageError: the file cannot be read or everybody can read it, or its token is too short or too long.
@@ -44,7 +44,7 @@ def read_token(file: Path, option: str) -> str:
 
 
 def checked_token(token: str, where: str) -> str:
-    """The token itself.
+    """Return the token if it is valid.
 
     Raises:
         UsageError: it is too short or too long, or has characters that cannot be typed.
@@ -60,7 +60,7 @@ def checked_token(token: str, where: str) -> str:
 #: The environment variable with the token.
 VARIABLE = "PREFLIGHT_SERVE_TOKEN"
 COOKIE = "preflight_session"
-#: A login holds so long.
+#: Lifetime of a login.
 SESSION_S = 12 * 3600
 
 
@@ -74,31 +74,31 @@ class Access:
 
     @property
     def required(self) -> bool:
-        """Whether a token is needed."""
+        """Return whether a token is needed."""
         return bool(self._token)
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token. The time that it takes does not depend on what is given."""
+        """Return whether this is the token. The duration of the comparison does not depend on the argument."""
         return bool(self._token) and hmac.compare_digest(_digest(given), self._token)
 
     def new_session(self) -> str:
-        """The value of a cookie. It does not contain the token."""
+        """Return the value of a cookie. It does not contain the token."""
         until = str(int(self._clock()) + SESSION_S)
         return f"{until}.{self._signature(until)}"
 
     def is_session(self, given: str) -> bool:
-        """Whether this process made the cookie, and it still holds."""
+        """Return whether this process made the cookie and it has not expired."""
         until, _, signature = given.partition(".")
         if not hmac.compare_digest(_digest(signature), _digest(self._signature(until))):
             return False
         return int(until) > self._clock()
 
     def allows(self, *, cookie: str, authorization: str) -> bool:
-        """Whether a request with this cookie, or this header for programs (`Bearer TOKEN`), may see the page."""
+        """Return whether a request with this cookie, or this header for programs (`Bearer TOKEN`), may see the page."""
         return not self.required or self.is_session(cookie) or self.is_token(_bearer(authorization))
 
     def is_guess(self, *, cookie: str, authorization: str) -> bool:
-        """Whether a request brings a token that is wrong, and is allowed for no other reason."""
+        """Return whether a request contains a wrong token, and is not allowed for another reason."""
         return bool(_bearer(authorization)) and not self.allows(cookie=cookie, authorization=authorization)
 
     def _signature(self, until: str) -> str:
@@ -111,12 +111,12 @@ def _bearer(authorization: str) -> str:
 
 
 def _digest(text: str) -> bytes:
-    # Digests have equal lengths, so that a comparison does not show that of the token.
+    # Digests have equal lengths, so that a comparison does not reveal the length of the token.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The token from a file, else from the environment; empty without both.
+    """Return the token from a file, otherwise from the environment; empty without both.
 
     Raises:
         UsageError: the file cannot be read or everybody can read it, or the token is too short.
@@ -128,7 +128,7 @@ def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> 
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches this address."""
+    """Return whether only this machine reaches this address."""
     if host == "localhost":
         return True
     try:
@@ -138,21 +138,21 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_name(host: str) -> bool:
-    """Whether a `Host` header names this machine by a loopback address, with or without a port.
+    """Return whether a `Host` header is a loopback address of this machine, with or without a port.
 
-    Without a token, a page of a stranger could otherwise give its own name the address 127.0.0.1, and read ours.
+    Without a token, a hostile page could otherwise give its own name the address 127.0.0.1, and read ours.
     """
     if host.startswith("["):
         return is_loopback(host[1:].partition("]")[0])
     return is_loopback(host.partition(":")[0])
 
 
-#: Seconds for the head of a request: from the connection, or from the first byte after the last answer.
+#: Time limit in seconds for the head of a request: from the connection, or from the first byte after the last answer.
 HEAD_S = 5.0
 
 
 class ImpatientProtocol(H11Protocol):
-    """HTTP/1.1 of uvicorn that ends a connection whose request has no complete head within `HEAD_S`."""
+    """uvicorn's HTTP/1.1 protocol that ends a connection whose request has no complete head within `HEAD_S`."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -162,7 +162,7 @@ class ImpatientProtocol(H11Protocol):
         self._watch()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; the wait ends with the head of a request, not with its first bytes."""
+        """Receive bytes; the wait ends with the head of a request, not with its first bytes."""
         super().data_received(data)
         self._watch()
 

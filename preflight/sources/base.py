@@ -54,11 +54,11 @@ class Tree(Protocol):
     """The files that a source may read."""
 
     def read(self, path: str) -> SourceFile | Note:
-        """The file at `path` (relative to the root), or a note with the reason why it cannot be read."""
+        """Return the file at `path` (relative to the root), or a note with the reason why it cannot be read."""
         ...
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """`path`, as written in the file `relative_to`, as a path relative to the root; None when outside.
+        """Return `path`, as written in the file `relative_to`, as a path relative to the root; None when outside.
 
         Tried from the directory of `relative_to` and from the root, in this order; if neither exists the first is
         returned.
@@ -66,7 +66,7 @@ class Tree(Protocol):
         ...
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The entries of a folder (relative to the root), sorted by name; a folder's name ends in `/`.
+        """Return the entries of a folder (relative to the root), sorted by name; a folder's name ends in `/`.
 
         Empty if the folder does not exist. Hidden entries and links are skipped.
         """
@@ -88,7 +88,7 @@ class Reading:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def joined(self, other: Reading) -> Reading:
-        """This reading with the claims, launches, references and notes of another one."""
+        """Return this reading with the claims, launches, references and notes of another one."""
         return replace(
             self,
             claims=(*self.claims, *other.claims),
@@ -104,11 +104,11 @@ class Source(Protocol):
     name: str
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether this looks like a file of this kind, judging by its name and its first bytes. Cheap."""
+        """Return whether this looks like a file of this kind, judging by its name and its first bytes. Cheap."""
         ...
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the file's claims in `scope`; `role` is how it was referred to (`config`, `hostfile` ...).
+        """State the file's claims in `scope`; `role` is how another file refers to it (`config`, `hostfile` ...).
 
         Never raises for bad input: a malformed file gives a located note and as many claims as possible.
         """
@@ -132,7 +132,7 @@ class UnknownKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class UnknownOrigin:
-    """Where an unknown text comes from.
+    """The origin of an unknown text.
 
     Args:
         kind: who or what supplies the text.
@@ -151,7 +151,7 @@ FROM_CALLER = UnknownOrigin(UnknownKind.CALLER)
 
 
 def set_by_caller(variable: str) -> UnknownOrigin:
-    """The origin of a variable that only the caller sets; it equals `FROM_CALLER`."""
+    """Return the origin of a variable that only the caller sets; it equals `FROM_CALLER`."""
     return UnknownOrigin(UnknownKind.CALLER, variable=variable)
 
 
@@ -248,12 +248,16 @@ class Command:
 
     @property
     def concurrent(self) -> bool:
-        """Whether later commands run at the same time, because it or its starting command runs in the background."""
+        """Return whether later commands run at the same time, because it or its starting command runs in the
+        background.
+        """
         return self.background or self.detached or (self.outer is not None and self.outer.concurrent)
 
     @property
     def submitter(self) -> str:
-        """The program that submits the batch job which the command is part of; empty if it is the script's own."""
+        """Return the program that submits the batch job which the command is part of; empty if it is the script's
+        own.
+        """
         current: Command | None = self.outer
         while current is not None:
             name = current.words[0].value if current.words else None
@@ -265,14 +269,14 @@ class Command:
 
     @property
     def detached(self) -> bool:
-        """Whether it starts something and returns: in its own terminal, as a submission, or by `ssh -f`."""
+        """Return whether it starts something and returns: in its own terminal, as a submission, or by `ssh -f`."""
         words = [str(word.value.value) if isinstance(word.value, Known) else "" for word in self.words]
         name = words[0].rpartition("/")[2] if words else ""
         return name in _DETACHED or (name == "ssh" and _is_in_background(words[1:]))
 
 
 def _is_in_background(words: Sequence[str]) -> bool:
-    """Whether an option before the host sends ssh into the background."""
+    """Return whether an option before the host sends ssh into the background."""
     takes_word = False
     for word in words:
         if takes_word:
@@ -331,7 +335,7 @@ class LaunchLine:
 
     @property
     def scope(self) -> Scope:
-        """The scope of everything this line claims."""
+        """Return the scope of everything this line claims."""
         return Scope(launch=self.launch_id)
 
 
@@ -358,7 +362,7 @@ _WORD = "preflight:"
 
 
 def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[Suppression, ...]:
-    """Every suppression comment of a file whose comments begin with one of `signs` (`#`, `//`).
+    """Return every suppression comment of a file whose comments begin with one of `signs` (`#`, `//`).
 
     At the end of a line of code it applies to that line; alone on its line, to the next line that is neither blank nor
     a comment. A command continued over several lines by backslashes cannot contain a comment, so one above it or at its
@@ -393,13 +397,13 @@ def suppressions(file: SourceFile, *, signs: tuple[str, ...] = ("#",)) -> tuple[
 
 
 def _mark(line: str, signs: tuple[str, ...]) -> re.Match[str] | None:
-    """The comment on a line, unless it is in a string."""
+    """Return the comment on a line, unless it is in a string."""
     match = next((found for found in _MARK.finditer(line[:_MAX_LINE_LENGTH]) if found.group(1) in signs), None)
     return None if match is None or _is_quoted(line, match.start(), signs) else match
 
 
 def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
-    """The first line after line `number` that is code; one after the last if there is none."""
+    """Return the first line after line `number` that is code; one after the last if there is none."""
     for index in range(number, len(lines)):
         stripped = lines[index].strip()
         # A scheduler directive is a comment to the shell and often the subject of a finding.
@@ -409,7 +413,7 @@ def _next_code(lines: list[str], number: int, signs: tuple[str, ...]) -> int:
 
 
 def _continued_lines(lines: list[str], number: int) -> list[int]:
-    """Line `number`, then the other lines of the command it belongs to, joined by backslashes at their ends."""
+    """Return line `number`, followed by the other lines of its command, which backslashes join."""
     first = last = number
     while first > 1 and lines[first - 2].rstrip("\r").endswith("\\"):
         first -= 1
@@ -419,7 +423,7 @@ def _continued_lines(lines: list[str], number: int) -> list[int]:
 
 
 def _is_quoted(line: str, at: int, signs: tuple[str, ...]) -> bool:
-    """Whether the character at `at` is inside a string that began on this line."""
+    """Return whether the character at `at` is inside a string that began on this line."""
     quote = ""
     index = 0
     while index < at:
@@ -465,7 +469,7 @@ def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def given_variables(path: str) -> dict[str, Variable]:
-    """The variables that a script starts with."""
+    """Return the variables that a script starts with."""
     place = Span(path, 1, 1, 1, 1)
     return {
         name: Variable(name, Known(value), place, f"--set {name}={redact(name, value)}")
@@ -474,7 +478,9 @@ def given_variables(path: str) -> dict[str, Variable]:
 
 
 def given_secrets() -> frozenset[str]:
-    """The secrets among the variables, as `secret_pieces` of each: because a script may have used them anywhere."""
+    """Return the secrets among the variables, as `secret_pieces` of each: because a script may have used them
+    anywhere.
+    """
     named = (value for name, value in _VARIABLES.get().items() if is_secret(name) and not is_plain(name, value))
     return frozenset(piece for value in named for piece in secret_pieces(value))
 
@@ -497,12 +503,12 @@ def defaults_assumed(*, of_all: bool = True) -> Iterator[dict[str, str]]:
 
 
 def is_assuming() -> bool:
-    """Whether defaults are assumed already."""
+    """Return whether defaults are assumed already."""
     return _ASSUMED.get() is not None
 
 
 def assume_not_set(name: str, default: str) -> bool:
-    """Whether a variable that the caller may set is treated as unset; records the assumption."""
+    """Return whether a variable that the caller may set is treated as unset; records the assumption."""
     assumed = _ASSUMED.get()
     if assumed is None or not (_OF_ALL.get() or not differs_between_nodes(name)):
         return False
@@ -511,10 +517,10 @@ def assume_not_set(name: str, default: str) -> bool:
 
 
 def differs_between_nodes(name: str) -> bool:
-    """Whether a variable has, by its name, a value for each node, or one that a platform sets."""
+    """Return whether a variable has, by its name, a value for each node, or one that a platform sets."""
     return _OF_A_NODE.search(name) is not None
 
 
 def assume_nothing_given(name: str) -> bool:
-    """Whether a variable that a script asks for, and assigns, is treated as unset. A plan leaves it open."""
+    """Return whether a variable that a script tests and assigns is treated as unset. A plan leaves it undecided."""
     return not _OF_ALL.get() and assume_not_set(name, "")

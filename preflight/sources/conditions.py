@@ -137,7 +137,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "is_json": lambda item: _is_json(item),
     "lower": lambda item: item.lower() if isinstance(item, str) else item,
     "occurrences": lambda item, part: item.count(part) if isinstance(item, str) else 0,
-    "repeated": lambda item: _repeated(item),
+    "repeated": lambda item: _repeat(item),
     "list_length": lambda item: _list_length(item),
     "number_in": lambda item, pattern: _number_in(item, pattern),
     "as_list": lambda item: item if isinstance(item, tuple) else () if item is None else (item,),
@@ -149,8 +149,8 @@ _GROUP = re.compile(r"\(([^()]{1,80})\)\*(\d{1,3})")
 _LETTER = re.compile(r"(.)\*(\d{1,3})")
 
 
-def _repeated(item: Any) -> Any:
-    """A layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
+def _repeat(item: Any) -> Any:
+    """Return a layout of layers with its repetitions written out: `Et*2|(t|)*2L` becomes `Ett|t|t|L`.
 
     Raises UnknownValue for anything but a short text.
     """
@@ -163,7 +163,7 @@ def _repeated(item: Any) -> Any:
 
 
 def _list_length(item: Any) -> int:
-    """The length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
+    """Return the length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
 
     Raises UnknownValue for anything else.
     """
@@ -194,7 +194,7 @@ def _length_of(node: ast.expr) -> int:
 
 
 def _number(item: Any) -> Any:
-    """The integer that a string spells; any other value unchanged."""
+    """Return the integer that a string spells; any other value unchanged."""
     try:
         return int(item) if isinstance(item, str) else item
     except ValueError:
@@ -202,7 +202,7 @@ def _number(item: Any) -> Any:
 
 
 def _is_json(item: str) -> bool:
-    """Whether a text is JSON."""
+    """Return whether a text is JSON."""
     try:
         json.loads(item)
     except (ValueError, RecursionError):
@@ -211,28 +211,28 @@ def _is_json(item: str) -> bool:
 
 
 def _among(item: Any, known: str) -> Any:
-    """A name that a pattern knows. Raises UnknownValue for another one, of which nothing is known."""
+    """Return a name if a pattern contains it. Raises UnknownValue for another name, whose meaning is unknown."""
     if isinstance(item, str) and _matches(item, known):
         return item
     raise UnknownValue(f"what {item} is")
 
 
 def _product(items: Any) -> int:
-    """The product of numbers. Raises UnknownValue for anything else."""
+    """Return the product of numbers. Raises UnknownValue for anything else."""
     if not isinstance(items, tuple) or not all(isinstance(item, int) for item in items):
         raise UnknownValue(f"the product of {items!r}")
     return math.prod(items)
 
 
 def _item_at(items: Any, place: Any) -> Any:
-    """The item at a place; None after the end. Raises UnknownValue for anything but a list and a number."""
+    """Return the item at a place; None after the end. Raises UnknownValue for anything but a list and a number."""
     if not isinstance(items, tuple) or not isinstance(place, int):
         raise UnknownValue(f"item {place!r} of {items!r}")
     return items[place] if 0 <= place < len(items) else None
 
 
 def _rises(items: tuple[Any, ...]) -> bool:
-    """Whether each number is above the one before. Raises UnknownValue for other items than numbers."""
+    """Return whether each number is above the one before. Raises UnknownValue for other items than numbers."""
     if not all(isinstance(item, int | float) for item in items):
         raise UnknownValue(f"the order of {items!r}")
     return all(low < high for low, high in itertools.pairwise(items))
@@ -243,14 +243,16 @@ _MAX_MATCHED = 300
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
+    """Return whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
     if len(text) > _MAX_MATCHED:
         raise UnknownValue("the form of a long text")
     return re.fullmatch(pattern, text) is not None
 
 
 def _number_in(item: Any, pattern: str) -> int | None:
-    """The number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds none."""
+    """Return the number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds
+    none.
+    """
     found = re.search(pattern, item) if isinstance(item, str) and len(item) <= _MAX_MATCHED else None
     return int(found[1]) if found is not None else None
 
@@ -261,7 +263,9 @@ _RANGE = re.compile(
 
 
 def _descends(item: Any) -> bool:
-    """Whether a text gives a range, alone or between colons, whose end is below its beginning (`8..1`, `64GB..8GB`)."""
+    """Return whether a text gives a range, alone or between colons, whose end is below its beginning (`8..1`,
+    `64GB..8GB`).
+    """
     found = _RANGE.fullmatch(item.strip()) if isinstance(item, str) else None
     return found is not None and found[2].lower() == found[4].lower() and float(found[1]) > float(found[3])
 
@@ -271,7 +275,9 @@ _MAX_PATTERN = 200
 
 
 def _is_pattern(item: Any) -> bool:
-    """Whether a text is a valid regular expression; true for anything else. It is compiled, and never matched."""
+    """Return whether a text is a valid regular expression; true for anything else. It is compiled, and never
+    matched.
+    """
     if not isinstance(item, str) or len(item) > _MAX_PATTERN:
         return True
     try:
@@ -282,7 +288,7 @@ def _is_pattern(item: Any) -> bool:
 
 
 def _length(item: Any) -> int:
-    """The number of items of a list, or of characters of a text. Raises UnknownValue for anything else."""
+    """Return the number of items of a list, or of characters of a text. Raises UnknownValue for anything else."""
     if isinstance(item, str | tuple):
         return len(item)
     raise UnknownValue(f"the length of {item!r}")
@@ -290,48 +296,48 @@ def _length(item: Any) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def parsed(text: str) -> ast.expr:
-    """The parsed expression. Raises SyntaxError for an invalid string."""
+    """Return the parsed expression. Raises SyntaxError for an invalid string."""
     return ast.parse(text.replace("\n", " ").strip(), mode="eval").body
 
 
 def holds(text: str, value_of: Lookup) -> bool:
-    """Whether the condition holds.
+    """Return whether the condition holds.
 
     Args:
-        value_of: the value of a key, None if it is not given; raises UnknownValue if that is not known.
+        value_of: the value of a key, None if it is not set; raises UnknownValue if that is unknown.
 
     Raises:
-        UnknownValue: the condition depends on a value that is not known.
+        UnknownValue: the condition depends on an unknown value.
     """
     return bool(evaluate(text, value_of))
 
 
 def evaluate(text: str, value_of: Lookup) -> Any:
-    """The value of an expression; `value_of` and what is raised are those of `holds`."""
-    return _evaluated(parsed(text), value_of)
+    """Return the value of an expression; arguments and errors are those of `holds`."""
+    return _evaluate_node(parsed(text), value_of)
 
 
-def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
+def _evaluate_node(node: ast.expr, value_of: Lookup) -> Any:
     name = _dotted(node)
     if name:
         return value_of(name)
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Tuple):
-        return tuple(_evaluated(item, value_of) for item in node.elts)
+        return tuple(_evaluate_node(item, value_of) for item in node.elts)
     if isinstance(node, ast.BoolOp):
-        return _joined(node, value_of)
+        return _join(node, value_of)
     if isinstance(node, ast.UnaryOp):
-        inner = _evaluated(node.operand, value_of)
+        inner = _evaluate_node(node.operand, value_of)
         if isinstance(node.op, ast.Not):
             return not inner
         if not isinstance(inner, int | float):
             raise UnknownValue(f"the value of `{ast.unparse(node)}`")
         return -inner
     if isinstance(node, ast.Compare):
-        return _compared(node, value_of)
+        return _compare(node, value_of)
     if isinstance(node, ast.BinOp):
-        left, right = _evaluated(node.left, value_of), _evaluated(node.right, value_of)
+        left, right = _evaluate_node(node.left, value_of), _evaluate_node(node.right, value_of)
         if isinstance(node.op, ast.Mult) and not (isinstance(left, int | float) and isinstance(right, int | float)):
             raise UnknownValue(f"the value of `{ast.unparse(node)}`")
         try:
@@ -341,17 +347,17 @@ def _evaluated(node: ast.expr, value_of: Lookup) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id == "is_given":
             return value_of(f"{GIVEN}{_dotted(node.args[0])}")
-        return _FUNCTIONS[node.func.id](*(_evaluated(item, value_of) for item in node.args))
+        return _FUNCTIONS[node.func.id](*(_evaluate_node(item, value_of) for item in node.args))
     raise ValueError(f"{ast.unparse(node)!r} is not part of a condition")
 
 
-def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
-    """`and` and `or` over known and unknown parts: one part may decide it alone."""
+def _join(node: ast.BoolOp, value_of: Lookup) -> bool:
+    """Return `and` and `or` over known and unknown parts: one part may decide it alone."""
     deciding = isinstance(node.op, ast.Or)
     missing: UnknownValue | None = None
     for part in node.values:
         try:
-            if bool(_evaluated(part, value_of)) is deciding:
+            if bool(_evaluate_node(part, value_of)) is deciding:
                 return deciding
         except UnknownValue as error:
             if not deciding:
@@ -364,10 +370,10 @@ def _joined(node: ast.BoolOp, value_of: Lookup) -> bool:
     return not deciding
 
 
-def _compared(node: ast.Compare, value_of: Lookup) -> bool:
-    left = _evaluated(node.left, value_of)
+def _compare(node: ast.Compare, value_of: Lookup) -> bool:
+    left = _evaluate_node(node.left, value_of)
     for sign, item in zip(node.ops, node.comparators, strict=True):
-        right = _evaluated(item, value_of)
+        right = _evaluate_node(item, value_of)
         try:
             if not _COMPARE[type(sign)](left, right):
                 return False

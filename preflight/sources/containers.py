@@ -106,7 +106,7 @@ def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
 
 
 def _installs(file: SourceFile, tree: Tree, text: FileText, stage: _Stage) -> Reading:
-    """The frameworks that the build installs into the image."""
+    """Return the frameworks that the build installs into the image."""
     commands: list[Command] = []
     for start, end in stage.runs:
         if _INSTALLING.search(text.text, start, end) and not text.text[start:end].lstrip().startswith(("[", "<<")):
@@ -166,7 +166,7 @@ _MAX_BLANK_LENGTH = 256
 
 
 def _instructions(text: str) -> Iterator[tuple[str, int, int]]:
-    """The keyword of each instruction, and the start and end of its arguments, including continued lines."""
+    """Yield the keyword of each instruction, and the start and end of its arguments, including continued lines."""
     at, count = 0, 0
     while at < len(text) and count < _MAX_INSTRUCTIONS:
         count += 1
@@ -198,7 +198,7 @@ def _line_end(text: str, start: int) -> int:
 
 
 def _pairs(text: FileText, start: int, end: int, known: dict[str, Slot]) -> dict[str, Slot]:
-    """`ENV A=1 B="2"`, and the old `ENV A 1`."""
+    """Return `ENV A=1 B="2"`, and the old `ENV A 1`."""
     found: dict[str, Slot] = {}
     if _PAIR.match(text.text, start, end):
         matches = list(_PAIR.finditer(text.text, start, end))
@@ -216,7 +216,7 @@ def _pairs(text: FileText, start: int, end: int, known: dict[str, Slot]) -> dict
 
 
 def _expand(place: Place, known: Mapping[str, Slot]) -> Iterator[Piece]:
-    """The value with variables of earlier lines expanded; the value of a build argument is unknown."""
+    """Yield the value with variables of earlier lines expanded; the value of a build argument is unknown."""
     text = place.file.text
     at = place.start
     for match in _VARIABLE.finditer(text, place.start, place.end):
@@ -237,7 +237,7 @@ def _expand(place: Place, known: Mapping[str, Slot]) -> Iterator[Piece]:
 
 
 def _exec_form(text: FileText, span: tuple[int, int]) -> list[Text] | None:
-    """The words of `["a", "b"]`; None for the shell form."""
+    """Return the words of `["a", "b"]`; None for the shell form."""
     written = text.text[span[0] : span[1]].strip()
     if not (written.startswith("[") and written.endswith("]")):
         return None
@@ -318,7 +318,9 @@ class _Services:
         self.reading = self.reading.joined(found)
 
     def _environment_files(self, node: Node | None) -> Iterator[tuple[str, Span]]:
-        """The paths of `env_file`: a path, a list of paths, or a list of `path` and `required`; the last one wins."""
+        """Yield the paths of `env_file`: a path, a list of paths, or a list of `path` and `required`; the last one
+        wins.
+        """
         for item in (node.items or (node,)) if node is not None else ():
             path = item.at("path") if item.kind is Kind.OBJECT else item
             required = item.at("required") if item.kind is Kind.OBJECT else None
@@ -346,7 +348,9 @@ class _Services:
         return found
 
     def _environment(self, node: Node | None) -> Iterator[tuple[str, Slot]]:
-        """`NAME: value` or `- NAME=value`; a name without a value comes from the shell that runs Compose."""
+        """Yield `NAME: value` or `- NAME=value`; the shell that runs Compose supplies the value of a name without
+        one.
+        """
         for member in node.in_force if node is not None else ():
             yield member.key, self._slot(member.key, member.node)
         for item in node.items if node is not None else ():
@@ -375,7 +379,9 @@ class _Services:
         return [_unresolve_interpolations(code_of(self._text, item)) for item in node.items]
 
     def _code(self, node: Node | None) -> Text | None:
-        """A command written as one string: split at blanks as by a shell, with Compose's own variables unresolved."""
+        """Return a command written as one string: split at blanks as by a shell, with Compose's own variables
+        unresolved.
+        """
         if node is None or node.kind not in (Kind.SCALAR, Kind.TEMPLATE) or node.value is None:
             return None
         return _unresolve_interpolations(code_of(self._text, node))
@@ -450,7 +456,7 @@ class _Services:
 
 
 def _unresolve_interpolations(text: Text) -> Text:
-    """The text with Compose's `${NAME}` unresolved and its `$$` as one `$`."""
+    """Return the text with Compose's `${NAME}` unresolved and its `$$` as one `$`."""
     pieces = replace_spans(
         text,
         lambda literal: (match.span() for match in _INTERPOLATION.finditer(literal)),
@@ -461,7 +467,7 @@ def _unresolve_interpolations(text: Text) -> Text:
 
 
 def _unescape_dollars(piece: Lit) -> Iterator[Lit]:
-    """`$$` is Compose's notation for one `$`."""
+    """Yield `$$` is Compose's notation for one `$`."""
     at = 0
     while (double := piece.text.find("$$", at)) >= 0:
         yield piece.cut(at, double + 1)
@@ -483,7 +489,7 @@ class ComposeSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of a Compose file, and services."""
+        """Return whether it has the name of a Compose file, and services."""
         return _COMPOSE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
@@ -498,7 +504,7 @@ _FROM = re.compile(r"^[ \t]*FROM[ \t]+\S", re.IGNORECASE | re.MULTILINE)
 
 
 def is_container_file(path: str) -> bool:
-    """Whether a file has the name of a Dockerfile or Containerfile."""
+    """Return whether a file has the name of a Dockerfile or Containerfile."""
     return _DOCKERFILE_NAME.fullmatch(posixpath.basename(path)) is not None
 
 
@@ -509,7 +515,7 @@ class DockerfileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether its name is that of a Dockerfile, and it begins a stage."""
+        """Return whether its name is that of a Dockerfile, and it begins a stage."""
         return is_container_file(file.path) and _FROM.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:

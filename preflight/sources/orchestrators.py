@@ -66,9 +66,9 @@ class Accelerators:
 
 @dataclass(frozen=True, slots=True)
 class RanksPerNode:
-    """How many copies of the script the orchestrator starts on each node, and the variables that each of them gets.
+    """The number of copies of the script that the orchestrator starts on each node, and the variables of each copy.
 
-    `member` is where the number is requested; None where the file leaves it out. `total`: on all nodes together.
+    `member` is where the number is requested; None if the file omits it. `total`: on all nodes together.
     """
 
     count: Value
@@ -78,7 +78,7 @@ class RanksPerNode:
 
 
 def _is_no_other_type(root: Node) -> bool:
-    """Whether dstack's file is a task, or has no type that dstack knows."""
+    """Return whether dstack's file is a task, or has no type that dstack knows."""
     others = ("service", "dev-environment", "fleet", "volume", "gateway", "preset", "endpoint")
     return root.kind is Kind.OBJECT and root.text("type") not in others
 
@@ -119,7 +119,7 @@ class Orchestrator:
 
 
 def task_role(name: str) -> str:
-    """The role in which a line that submits a task file of this orchestrator refers to it."""
+    """Return the role in which a line that submits a task file of this orchestrator refers to it."""
     return f"task of {name}"
 
 
@@ -127,7 +127,7 @@ _NAMED = re.compile(r"(?P<kind>[A-Za-z][\w.+ -]*?)(?::(?P<count>\d+(?:\.\d+)?))?
 
 
 def _sky(root: Node) -> Accelerators | None:
-    """`A100:8`, `{A100: 8}`, `[A100:8, H100:8]` or a set of them, from which SkyPilot may choose.
+    """Return `A100:8`, `{A100: 8}`, `[A100:8, H100:8]` or a set of them, from which SkyPilot may choose.
 
     `gpus` is another name of `accelerators`.
     """
@@ -225,7 +225,7 @@ class TaskFileSource:
         self.roles = (task_role(orchestrator.name),)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is YAML with the keys of such a task, or with a name that only such files have."""
+        """Return whether it is YAML with the keys of such a task, or with a name that only such files have."""
         path = file.path.lower()
         if not path.endswith((".yaml", ".yml")):
             return False
@@ -333,7 +333,7 @@ class _Tasks:
         self.node_claims.add(quantity, ranks.count, member, scope=launch.scope)
 
     def _parameters(self, root: Node, launch: Launch) -> None:
-        """The claims of the configuration that the orchestrator writes beside the program."""
+        """State the claims of the configuration that the orchestrator writes next to the program."""
         section, framework = root.at(self.kind.parameters), self.kind.framework
         if section is None or section.kind is not Kind.OBJECT or framework is None:
             return
@@ -343,7 +343,7 @@ class _Tasks:
         self.node_claims.claims.extend(node_claims.claims)
 
     def _code(self, node: Node) -> Text:
-        """The script: one string, or the joined lines of a list."""
+        """Return the script: one string, or the joined lines of a list."""
         if node.kind is Kind.ARRAY:
             pieces: list[Piece] = []
             for item in node.items:
@@ -356,7 +356,7 @@ class _Tasks:
         return code_of(self._text, node)
 
     def _change_folder(self, root: Node) -> Text:
-        """A command that enters the folder of the task's code, so that the script's paths are found."""
+        """Return a command that enters the folder of the task's code, so that the script's paths are found."""
         folder = root.member(self.kind.folder) if self.kind.folder else None
         name = folder.node.text() if folder is not None else ""
         if folder is None or not name or ":" in name:
@@ -368,7 +368,7 @@ class _Tasks:
         return (Lit(f"cd {shlex.quote(target)}\n", place, False),)
 
     def _with_inputs(self, code: Text, root: Node) -> Text:
-        """The script with its task's inputs in place of `${{inputs.NAME}}`."""
+        """Return the script with its task's inputs in place of `${{inputs.NAME}}`."""
         if not self.kind.inputs:
             return code
         inputs = root.at(self.kind.inputs)
@@ -387,7 +387,7 @@ class _Tasks:
     def _provided_variables(
         self, script: Member, nodes: Member | None, count: Value, gpus: Accelerators | None, ranks: RanksPerNode | None
     ) -> Iterator[tuple[str, Slot]]:
-        """The variables that the orchestrator sets on every node, or for every rank that it starts."""
+        """Yield the variables that the orchestrator sets on every node, or for every rank that it starts."""
         at = Place(self._text, script.key_start, script.key_end)
         of_ranks = ranks.variables if ranks is not None else {}
         for name, what in {**self.kind.variables, **of_ranks}.items():
@@ -412,7 +412,9 @@ class _Tasks:
         return lift(product_of, count, each)
 
     def _environment(self, node: Node | None) -> Iterator[tuple[str, Slot]]:
-        """`NAME: value`, `- NAME=value`, or mcli's `- key: NAME` with `value`; a name alone is set by the caller."""
+        """Yield `NAME: value`, `- NAME=value`, or mcli's `- key: NAME` with `value`; a name alone is set by the
+        caller.
+        """
         for member in truncate(node.in_force if node is not None else (), _MAX_VARIABLES, "variables"):
             yield member.key, self._slot(member.key, member.node)
         for item in truncate(node.items if node is not None else (), _MAX_VARIABLES, "variables"):
@@ -446,8 +448,8 @@ def _text_of(value: Value, place: Place, spelling: str) -> Text:
 
 
 def _with_node_count(claim: Claim, nodes: Value) -> Claim:
-    """The claim with the number of nodes, if the script counts the hosts itself: `$(echo "$SKYPILOT_NODE_IPS" | wc
-    -l)`.
+    """Return the claim with the number of nodes, if the script counts the hosts itself: `$(echo "$SKYPILOT_NODE_IPS" |
+    wc -l)`.
     """
     counted = Unresolved(Symbol.ALLOCATED_HOST_COUNT.value)
     return replace(claim, value=nodes) if claim.value == counted else claim
@@ -464,7 +466,7 @@ _VARIABLES = {kind: _variables(row) for kind, row in _TABLE["distribution"].item
 
 
 def _tasks(root: Node) -> Iterator[Node]:
-    """The job itself, the trial of a sweep, or each job of a pipeline."""
+    """Yield the job itself, the trial of a sweep, or each job of a pipeline."""
     yield root
     jobs = root.at("jobs")
     for task in (root, *(member.node for member in (jobs.in_force if jobs is not None else ()))):

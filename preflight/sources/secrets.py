@@ -60,12 +60,14 @@ _LOOKUPS = frozenset(("get", "getenv", "pop", "environ", "getpass", "input", "lo
 
 
 def is_searched(file: SourceFile) -> bool:
-    """Whether all secrets of a file are known. Lines of a file that is too large to search must not be quoted."""
+    """Return whether all secrets of a file are known. Lines of a file that is too large to search must not be
+    quoted.
+    """
     return _search(file)[1]
 
 
 def shown_lines(file: SourceFile) -> Callable[[str], str]:
-    """A function that shows parts of a file without its secrets, or nothing if not all of them are known."""
+    """Return a function that shows parts of a file without its secrets, or nothing if not all of them are known."""
     secrets, complete = _search(file)
     ordered = sorted(secrets, key=len, reverse=True)
     return lambda text: hide_secrets(text, ordered) if complete or not text.strip() else HIDDEN
@@ -81,7 +83,7 @@ def _search(file: SourceFile) -> tuple[frozenset[str], bool]:
     if _names_a_secret(text):
         try:
             if len(text) <= _MAX_PARSED_BYTES:
-                found.update(piece for value in _by_structure(file) for piece in secret_pieces(value))
+                found.update(piece for value in _structural_spans(file) for piece in secret_pieces(value))
             else:
                 complete = not file.path.lower().endswith(_STRUCTURED)
         except (RecursionError, MemoryError):
@@ -95,7 +97,7 @@ def _search(file: SourceFile) -> tuple[frozenset[str], bool]:
 
 
 def secrets_of_files(files: Iterable[SourceFile]) -> frozenset[str]:
-    """The secrets of several files that belong together."""
+    """Return the secrets of several files that belong together."""
     return frozenset().union(*(_search(file)[0] for file in files))
 
 
@@ -106,7 +108,7 @@ def _names_a_secret(text: str) -> bool:
     )
 
 
-def _by_structure(file: SourceFile) -> Iterator[str]:
+def _structural_spans(file: SourceFile) -> Iterator[str]:
     path = file.path.lower()
     if path.endswith(".py"):
         yield from _secrets_of_python(file.text)
@@ -158,14 +160,14 @@ def _secrets_of_node(node: Node, text: str, depth: int) -> Iterator[str]:
 
 
 def _secrets_of_references(node: Node) -> Iterator[str]:
-    """Values below `secrets:` or `tokens:` that are not names: `wandb: 3f9a...`."""
+    """Yield values below `secrets:` or `tokens:` that are not names: `wandb: 3f9a...`."""
     for member in node.members if node.kind is Kind.OBJECT else ():
         if isinstance(member.node.value, str) and looks_random(member.node.value):
             yield member.node.value
 
 
 def _secret_of_pair(node: Node, text: str) -> Iterator[str]:
-    """`name: DB_PASSWORD` with `value: X` beside it, as lists of variables are written."""
+    """Yield `name: DB_PASSWORD` with `value: X` beside it, as lists of variables are written."""
     for name, value in _NAMES_OF_PAIRS:
         named, given = node.text(name), node.at(value)
         if named and given is not None and is_secret(named):
@@ -173,7 +175,7 @@ def _secret_of_pair(node: Node, text: str) -> Iterator[str]:
 
 
 def _values_of_secret(name: str, node: Node, text: str, depth: int) -> Iterator[str]:
-    """Values below the key of a secret."""
+    """Yield values below the key of a secret."""
     if node.kind is Kind.OBJECT:
         for member in node.members:
             if member.key.casefold() in _VALUES and depth < _MAX_DEPTH:
@@ -207,7 +209,7 @@ def _leaves(node: Node | None, text: str, depth: int) -> Iterator[str]:
 
 
 def _may_be(name: str, value: str) -> bool:
-    """Whether this value, given under a secret's name, is the secret itself and not a reference to it."""
+    """Return whether this value, given under a secret's name, is the secret itself and not a reference to it."""
     if is_plain(name, value) or (" " in value.strip() and value.rstrip().endswith((":", "?"))):
         # The latter prompts for one: `input("AWS Secret Access Key: ")`.
         return False
@@ -260,7 +262,7 @@ def _secrets_of_python(text: str) -> Iterator[str]:
 
 
 def _pieces(expression: ast.expr | None, lines: list[str]) -> Iterator[str]:
-    """The literals of a multi-line string, each of which is quoted by itself."""
+    """Yield the literals of a multi-line string, each of which is quoted by itself."""
     for node in ast.walk(expression) if expression is not None else ():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.end_lineno != node.lineno:
             for line in lines[node.lineno - 1 : node.end_lineno]:
@@ -268,7 +270,7 @@ def _pieces(expression: ast.expr | None, lines: list[str]) -> Iterator[str]:
 
 
 def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
-    """The names in a piece of code, each with the expression of its value."""
+    """Yield the names in a piece of code, each with the expression of its value."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _targets(target, node.value)
@@ -322,7 +324,7 @@ def _option(expression: ast.expr) -> str:
 
 
 def _constants(expression: ast.expr | None, depth: int) -> Iterator[str]:
-    """The strings that an expression may evaluate to, without its lookup keys."""
+    """Yield the strings that an expression may evaluate to, without its lookup keys."""
     if expression is None or depth > _MAX_DEPTH:
         return
     if isinstance(expression, ast.Constant):
@@ -358,7 +360,7 @@ def _constants(expression: ast.expr | None, depth: int) -> Iterator[str]:
 
 
 def _is_name(value: str) -> bool:
-    """`HF_TOKEN`: a lookup key, not a secret itself."""
+    """Return `HF_TOKEN`: a lookup key, not a secret itself."""
     return value.isidentifier() and is_secret(value) and "_" in value and not any(map(str.isdigit, value))
 
 
@@ -367,7 +369,7 @@ _MAX_SECRETS = 40
 
 
 def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
-    """The values of variables with secret-looking names anywhere in a script."""
+    """Return the values of variables with secret-looking names anywhere in a script."""
     found: set[str] = set()
     seen: set[int] = set()
     for command in commands:
@@ -387,7 +389,7 @@ def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
 
 
 def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset[str] = frozenset()) -> Job:
-    """The same job with all `secrets` hidden, whichever of its files is quoted.
+    """Return the same job with all `secrets` hidden, whichever of its files is quoted.
 
     No line of an `unsearched` file is quoted: not all of its secrets are known.
     """
@@ -399,7 +401,7 @@ def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset
 
 
 def without_secrets(reading: Reading, secrets: frozenset[str] = frozenset()) -> Reading:
-    """The same reading with apparent secrets, and all `secrets`, replaced."""
+    """Return the same reading with apparent secrets, and all `secrets`, replaced."""
     return _Cleaner(tuple(sorted(secrets, key=len, reverse=True))).all_of(reading)
 
 

@@ -31,12 +31,12 @@ _SIZE = re.compile(r"([a-z])(\d{1,5})")
 
 
 def of_each(function: Callable[[Plain], Plain]) -> Reader:
-    """A reader that applies `function` to each alternative."""
+    """Return a reader that applies `function` to each alternative."""
     return lambda value: lift(function, value)
 
 
 def as_text(value: Value) -> Value:
-    """The value as a string; YAML's bare `no` is false."""
+    """Return the value as a string; YAML's bare `no` is false."""
     return lift(lambda item: item if isinstance(item, str) else "no" if item is False else str(item), value)
 
 
@@ -46,7 +46,7 @@ def as_strings(value: Value, separator: str = ",") -> Value:
 
 
 def _path(item: Plain) -> str:
-    """A folder or file; an address of object storage (`s3://bucket/run`) is neither."""
+    """Return a folder or file; an address of object storage (`s3://bucket/run`) is neither."""
     text = str(item)
     if "://" in text or not text.strip():
         raise ValueError(f"{text[:80]}: not a path in a file system")
@@ -54,7 +54,7 @@ def _path(item: Plain) -> str:
 
 
 def as_bool(value: Value) -> Value:
-    """`true`, `"True"`, 1 as booleans; anything else is unresolved."""
+    """Return `true`, `"True"`, 1 as booleans; anything else is unresolved."""
     return lift(_bool, value)
 
 
@@ -72,7 +72,7 @@ def _strict_bool(item: Plain) -> bool:
 
 
 def as_float(value: Value) -> Value:
-    """A floating-point number, also from a string: YAML reads `1e-4` as a string."""
+    """Return a floating-point number, also from a string: YAML reads `1e-4` as a string."""
     return lift(_float, value)
 
 
@@ -83,12 +83,12 @@ def _float(item: Plain) -> float:
 
 
 def as_number(value: Value) -> Value:
-    """A whole number; `???` must be replaced."""
+    """Return a whole number; `???` must be replaced."""
     return Unresolved("`???`, which must be replaced") if value == Known("???") else as_int(value)
 
 
 def as_count(value: Value) -> Value:
-    """A positive number; `???` must be replaced, and -1 leaves the number to the framework."""
+    """Return a positive number; `???` must be replaced, and -1 leaves the number to the framework."""
     return lift(_positive, as_number(value))
 
 
@@ -99,7 +99,7 @@ def _positive(item: Plain) -> Plain:
 
 
 def _degree(item: Plain) -> int:
-    """A parallel size; -1 and 0 turn that kind of parallelism off or leave it to the library."""
+    """Return a parallel size; -1 and 0 turn that kind of parallelism off or leave it to the library."""
     number = int(str(item))
     if number < 1:
         raise ValueError(f"{item}: {Symbol.LIBRARY_DEFAULT.value}")
@@ -107,40 +107,40 @@ def _degree(item: Plain) -> int:
 
 
 def _names(item: Plain) -> tuple[str, ...]:
-    """The names in `A,B` or in a list."""
+    """Return the names in `A,B` or in a list."""
     parts = item if isinstance(item, tuple) else str(item).split(",")
     return tuple(name for part in parts if (name := str(part).strip()))
 
 
 def count_of(value: Value) -> Value:
-    """The number of members of a tuple value."""
+    """Return the number of members of a tuple value."""
     return lift(lambda item: len(item) if isinstance(item, tuple) else 1, value)
 
 
 def sum_of(*items: Plain) -> Plain:
-    """The sum of whole numbers, which may be texts; for `lift`."""
+    """Return the sum of whole numbers, which may be texts; for `lift`."""
     return sum(int(str(item)) for item in items)
 
 
 def product_of(one: Plain, other: Plain) -> Plain:
-    """The product of two whole numbers, which may be texts; for `lift`."""
+    """Return the product of two whole numbers, which may be texts; for `lift`."""
     return int(str(one)) * int(str(other))
 
 
 def first_of(value: Value) -> Value:
-    """The first member of a list in a text; an empty string if there is none."""
+    """Return the first member of a list in a text; an empty string if there is none."""
     return lift(lambda item: item[0] if isinstance(item, tuple) and item else "", as_strings(value))
 
 
 def index_of(item: Plain, members: Plain) -> Plain:
-    """The position of an item in a list; for `lift`."""
+    """Return the position of an item in a list; for `lift`."""
     if not isinstance(members, tuple) or item not in members:
         raise ValueError(f"{item} is not in the list")
     return members.index(item)
 
 
 def as_gflag(value: Value) -> Value:
-    """A boolean of gflags, which does not take `on` and `off`."""
+    """Return a boolean of gflags, which does not take `on` and `off`."""
     return lift(_gflag, value)
 
 
@@ -152,7 +152,9 @@ def _gflag(item: Plain) -> bool:
 
 
 def ordinal_or(words: tuple[str, ...]) -> Reader:
-    """A reader of one of these words in upper case, or of its number, counted from 1; without words, in lower case."""
+    """Return a reader of one of these words in upper case, or of its number, counted from 1; without words, in lower
+    case.
+    """
 
     def read(item: Plain) -> str:
         text = str(item).strip()
@@ -164,7 +166,9 @@ def ordinal_or(words: tuple[str, ...]) -> Reader:
 
 
 def _word_of(words: Mapping[str, str], kind: str) -> Reader:
-    """A reader that translates one of a few words into the vocabulary of claims; any other word is unresolved."""
+    """Return a reader that translates one of a few words into the vocabulary of claims; any other word is
+    unresolved.
+    """
 
     def read(item: Plain) -> Plain:
         found = words.get(str(item).lower())
@@ -176,14 +180,14 @@ def _word_of(words: Mapping[str, str], kind: str) -> Reader:
 
 
 def _devices(item: Plain) -> Plain:
-    """`8`, `"8"`, `[0, 1]` as a count; `-1` and `auto` mean all devices."""
+    """Return `8`, `"8"`, `[0, 1]` as a count; `-1` and `auto` mean all devices."""
     if str(item) in ("auto", "-1"):
         raise ValueError("all devices of the node")
     return len(item) if isinstance(item, tuple) else item
 
 
 def as_devices(value: Value) -> Value:
-    """The number of devices in `8`, `0,1` or `[0, 1]` on a line; anything else means those of the node."""
+    """Return the number of devices in `8`, `0,1` or `[0, 1]` on a line; anything else means those of the node."""
     return lift(_listed_devices, value)
 
 
@@ -208,7 +212,7 @@ def _limit(item: Plain) -> Plain:
 
 
 def _allocated(letter: str) -> Reader:
-    """The size with this letter in AReaL's `fsdp:d4p1t2`; 1 if it has none."""
+    """Return the size with this letter in AReaL's `fsdp:d4p1t2`; 1 if it has none."""
 
     def size(item: Plain) -> Plain:
         match = _ALLOCATION.fullmatch(str(item))

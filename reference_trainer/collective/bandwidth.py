@@ -4,14 +4,13 @@ Bus bandwidth as defined by nccl-tests (NVIDIA/nccl-tests, doc/PERFORMANCE.md): 
 times 2(n-1)/n for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, 1 for broadcast. It is the speed
 of the slowest link, whatever the number of ranks. Small messages show the latency of one call.
 
-It characterises a network only if every rank has a core: with more ranks than cores the same call takes up to 13 times
-as long (measured with Gloo). So each rank reports its number of cores and neighbours, and how long its threads waited
-for a CPU.
+These figures describe a network only if every rank has a core: with more ranks than cores the same call takes up to 13
+times as long (measured with Gloo). So each rank reports its number of cores and neighbours, and how long its threads
+waited for a CPU.
 
 Steps of a synchronous job take equally long on every rank, since all wait for the slowest. So each rank times work that
-depends on no other rank. On a processor, time in which other processes used it is subtracted, because a briefly busy
-machine is not slow; throttling by a control group is not subtracted. A GPU's own clock times its work, whatever the
-processor does meanwhile.
+depends on no other rank. On a CPU, time used by other processes is subtracted, because a briefly busy machine is not
+slow; throttling by a control group is not subtracted. A GPU's own clock times its work, independently of the CPU.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ SMALL_BYTES = 4096
 #: The minimum and maximum size of the large message in bytes: backends are fastest there (Gloo from 16 MiB on, NCCL
 #: over a fast network at some hundred).
 MIN_LARGE_BYTES, MAX_BYTES, MAX_GPU_BYTES = 1 << 20, 1 << 24, 1 << 28
-#: Timed calls, after one that is not counted: it opens connections.
+#: Number of timed calls, after an untimed one that opens connections.
 SMALL_CALLS, LARGE_CALLS = 5, 3
 #: Approximate time budget of all large messages together.
 BUDGET_S = 0.3
 #: If the smallest large message takes longer than this, no large ones are sent.
 MAX_FIRST_MESSAGE_S = 1.0
-#: With more ranks an all-to-all opens more connections than a short run has time for.
+#: Largest number of ranks for an all-to-all: with more, it opens more connections than a short run has time for.
 MAX_ALL_TO_ALL_RANKS = 64
 #: The largest part of a GPU's free memory for one message, divided among the ranks that use it; about a dozen of them
 #: are held.
@@ -80,19 +79,20 @@ class Sweep:
 
 
 def bus_factor(operation: str, world_size: int) -> float:
-    """The factor of a message's bytes on each link, by nccl-tests' formula."""
+    """Return the factor of a message's bytes on each link, by nccl-tests' formula."""
     share = (world_size - 1) / world_size
     return {messages.ALL_REDUCE: 2 * share, messages.BROADCAST: 1.0}.get(operation, share)
 
 
 def bus_bandwidth(operation: str, message_bytes: int, seconds: float, world_size: int) -> float:
-    """Bytes per second; 0 if no time passed."""
+    """Return bytes per second; 0 if no time passed."""
     return message_bytes / seconds * bus_factor(operation, world_size) if seconds > 0 else 0.0
 
 
 def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -> int:
-    """The bytes that a node must receive from others in all calls of an all-gather (others' parts) or an all-reduce
-    (one sum)."""
+    """Return the bytes that a node must receive from others in all calls of an all-gather (others' parts) or an
+    all-reduce (one sum).
+    """
     calls = len(timed.times_s) + 1
     if timed.operation == messages.ALL_GATHER:
         return calls * timed.message_bytes * (world_size - local_ranks) // world_size
@@ -102,7 +102,7 @@ def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -
 
 
 def large_bytes(min_s: float, max_bytes: int) -> int:
-    """The size of the large message within the budget, if an all-reduce of `MIN_LARGE_BYTES` took `min_s`."""
+    """Return the size of the large message within the budget, if an all-reduce of `MIN_LARGE_BYTES` took `min_s`."""
     calls = len(messages.OPERATIONS) * (LARGE_CALLS + 1)
     size = MIN_LARGE_BYTES
     while 2 * size <= max_bytes and min_s * (2 * size / MIN_LARGE_BYTES) * calls <= BUDGET_S:
@@ -202,7 +202,7 @@ class _Runner:
 
     def _measure(self, known: KnownMessage, operation: str, message_bytes: int, calls: int) -> None:
         what = f"{operation} of {message_bytes} bytes, timed"
-        # Each call has its own values and memory, made before any of them is timed and compared after all of them.
+        # Each call has its own values and memory, created before any call is timed and compared after all of them.
         inputs = [known.sent(operation, call) for call in range(calls + 1)]
         rooms = [known.room(operation) for _ in inputs]
         self._progress.report_progress()
@@ -234,7 +234,7 @@ def _cores() -> int:
 
 #: Pieces of work in one window, after one for warming up; the median of eight tolerates a few bad ones.
 PIECES, WARM_UP = 8, 1
-#: Steps in a piece on a processor, about half a millisecond each. Control groups throttle a process once in 100 ms
+#: Steps in a piece on a CPU, about half a millisecond each. Control groups throttle a process once in 100 ms
 #: (cpu.cfs_period_us), after it has used its quota: shorter work would finish before that, or not affect the median.
 STEPS = 64
 #: Messages to the partner and back, of which the first opens the connection.
@@ -249,10 +249,10 @@ MAX_GPU_EXCHANGE_BYTES = 1 << 25
 
 @dataclass(frozen=True)
 class Window:
-    """One window. `compute_s` holds the time of each piece of work, `exchange_s` that of each exchange with `partner`
-    (-1 if this rank had none).
+    """One window of measurements.
 
-    `waited` is the share of the computing time without a processor, `held_back` the part of that due to a control
+    `compute_s` holds the time of each piece of work, `exchange_s` that of each exchange with `partner` (-1 if this rank
+    had none). `waited` is the share of the computing time without a CPU, `held_back` the part of that due to a control
     group; None on a GPU, or if the kernel does not report it.
     """
 
@@ -264,7 +264,7 @@ class Window:
 
 
 def partner_of(rank: int, world_size: int, window: int) -> int:
-    """The partner of a rank, a different one in each window (the circle method); -1 for the rank without one."""
+    """Return the partner of a rank, a different one in each window (the circle method); -1 for the rank without one."""
     ring = world_size - 1 + world_size % 2
     if ring < 1:
         return -1
@@ -277,7 +277,7 @@ def partner_of(rank: int, world_size: int, window: int) -> int:
 
 
 def exchange_bytes(sweep: Sweep, device: Any) -> int:
-    """The size of a message to a partner, the same on every rank: on GPUs that of the sweep's large messages."""
+    """Return the size of a message to a partner, the same on every rank: on GPUs that of the sweep's large messages."""
     if device.type == "cpu":
         return EXCHANGE_BYTES
     return min(max([EXCHANGE_BYTES, *(each.message_bytes for each in sweep.timed)]), MAX_GPU_EXCHANGE_BYTES)
@@ -286,7 +286,7 @@ def exchange_bytes(sweep: Sweep, device: Any) -> int:
 def measure(
     torch: Any, dist: Any, progress: Progress, world_size: int, device: Any, window: int, exchanged: int
 ) -> Window:
-    """Measure only work, then exchanges of messages of `exchanged` bytes with the partner of this window."""
+    """Measure only work, then exchanges of `exchanged` bytes with the partner in this window."""
     progress.entering("timing of its own work")
     compute, waited, held_back = _compute(torch, device, progress)
     progress.left()
@@ -300,7 +300,7 @@ def measure(
 
 
 def _compute(torch: Any, device: Any, progress: Progress) -> Any:
-    """Times of the pieces, and the shares in which the rank waited and was throttled."""
+    """Return the times of the pieces, and the shares of time in which the rank waited and was throttled."""
     work = _work(torch, device)
     on_gpu = device.type != "cpu"
     threads = torch.get_num_threads()
@@ -327,7 +327,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     finally:
         torch.set_num_threads(threads)
     if on_gpu or starvation.waited_s() is None:
-        # What the thread that waits for a GPU misses says nothing about the GPU.
+        # CPU time that the thread waiting for a GPU misses does not affect the GPU.
         return found, None, None
     held_s = min(sum(waits), now - held) if held is not None and now is not None else 0.0
     if sum(waits) > 0:
@@ -338,7 +338,9 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
 
 
 def _work(torch: Any, device: Any) -> Callable[[], float | None]:
-    """A piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for it."""
+    """Return a piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for
+    it.
+    """
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)
         out = torch.empty_like(matrix)
@@ -366,7 +368,7 @@ def _work(torch: Any, device: Any) -> Callable[[], float | None]:
 
 
 def _exchange(torch: Any, dist: Any, device: Any, partner: int, size: int) -> list[float]:
-    """Times of sending a message and receiving one of the same size, at the same time."""
+    """Return the times of sending a message while receiving one of the same size."""
     mine = torch.zeros(size // 4, device=device)
     theirs = torch.empty_like(mine)
     on_gpu = device.type == "cuda"
@@ -375,7 +377,7 @@ def _exchange(torch: Any, dist: Any, device: Any, partner: int, size: int) -> li
         torch.cuda.synchronize(device)
     for _ in range(EXCHANGES + 1):
         at = time.perf_counter()
-        # NCCL must be told of both at once: one after the other, each would wait for the other side's receive.
+        # NCCL must get both calls at once: one after the other, each would wait for the other side's receive.
         both = [dist.P2POp(dist.isend, mine, partner), dist.P2POp(dist.irecv, theirs, partner)]
         for work in dist.batch_isend_irecv(both):
             work.wait()

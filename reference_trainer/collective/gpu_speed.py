@@ -1,4 +1,4 @@
-"""One rank's GPU by itself: its speed by precision, memory and copies, and whether its products have the right bits.
+"""The GPU of one rank: its speed by precision, memory and copies, and whether its products have the right bits.
 
 The operands are integers of at most 63 in magnitude, and a product sums 4096 of their products: below 2^24, so every
 partial sum is exact in float32 in any order. Tensor cores keep at least as many bits (Fasi et al., Numerical behavior
@@ -8,11 +8,11 @@ rounding to a 16-bit result is that of IEEE 754 and is the same everywhere.
 Rows and columns repeat with a period of 61, a prime: 61 x 61 sums, computed on the host in whole numbers, are the
 expected values of all elements, and yet neighbouring threads and blocks work on different values.
 
-Everything is short (about two seconds), bounded in memory, and compared with nothing here: the checks hold the expected
-figures by model. Every figure is a best and a median of several runs. The best shows what the card can do, and a median
-far from it that something else ran in between.
+All measurements are short (about two seconds) and bounded in memory. They are not compared with anything here: the
+checks hold the expected figures by model. Every figure is a best and a median of several runs. The best shows the
+card's capability, and a distant median shows that other work ran in between.
 
-Copies to the host are made in turns by the ranks of a node, since GPUs share switches and the host's memory; matrix
+Copies to the host are made in turns by the ranks on a node, since GPUs share switches and the host's memory; matrix
 products and the memory of each GPU are independent of others.
 """
 
@@ -30,7 +30,7 @@ from reference_trainer.common.progress import Progress
 PERIOD, DEPTH, LARGEST = 61, 4096, 63
 #: float16 ends at 65504, so one operand is scaled by this power of two.
 HALF_SCALE = 2.0**-10
-#: Rows and columns of the product on a GPU, and on a processor (for tests).
+#: Rows and columns of the product on a GPU, and on a CPU (for tests).
 GPU_SIZE, CPU_SIZE = 4096, 122
 #: Time for the repetitions of one precision, and their number.
 BUDGET_S, MIN_TURNS, MAX_PRODUCT_TURNS = 0.25, 3, 40
@@ -40,7 +40,9 @@ PRECISIONS = (FP32, TF32, BF16, FP16)
 
 @dataclass(frozen=True)
 class WrongProduct:
-    """One repetition with wrong elements: the first one, its bits beside the right ones, and how many there are."""
+    """One repetition with wrong elements: the first one with its bits and the right bits, and the number of wrong
+    elements.
+    """
 
     precision: str
     turn: int
@@ -55,7 +57,7 @@ class WrongProduct:
 
 @dataclass(frozen=True)
 class ExactCompute:
-    """The repeated products of one GPU: how many elements were compared, how often, and what was wrong.
+    """The repeated products of one GPU: the number of compared elements, the repetitions, and the wrong results.
 
     `turns` has the repetitions by precision, `notes` the reason for each precision that was left out.
     """
@@ -67,12 +69,16 @@ class ExactCompute:
 
 
 def operands() -> tuple[list[list[int]], list[list[int]]]:
-    """The repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH` integers."""
+    """Return the repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH`
+    integers.
+    """
     return _integers(1), _integers(2)
 
 
 def _integers(seed: int) -> list[list[int]]:
-    """Numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical Recipes)."""
+    """Return numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical
+    Recipes).
+    """
     state, rows = seed, []
     for _ in range(PERIOD):
         row = []
@@ -121,7 +127,9 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
 
 
 def _before_ampere(torch: Any, device: Any) -> bool:
-    """Whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0 on."""
+    """Return whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0
+    on.
+    """
     return bool(torch.cuda.get_device_capability(device)[0] < 8)
 
 
@@ -178,7 +186,9 @@ _SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision
 
 
 def _exact_sums(torch: Any) -> dict[str, Any]:
-    """Let no partial sum be rounded to 16 bits; returns the former settings. Old versions of torch lack some."""
+    """Forbid rounding of partial sums to 16 bits. Returns the former settings; old versions of torch lack some of
+    them.
+    """
     settings = torch.backends.cuda.matmul
     saved: dict[str, Any] = {}
     for name in _SUMS:
@@ -196,10 +206,10 @@ def _restore(torch: Any, saved: dict[str, Any]) -> None:
 
 
 FP8 = "fp8"
-#: What is measured, in this order.
+#: The measurements, in this order.
 PRODUCTS = (FP32, TF32, BF16, FP16, FP8)
 MEMORY, TO_DEVICE, TO_HOST, TO_PEER = "memory", "host_to_device", "device_to_host", "peer"
-#: Sizes of square matrices: the largest that fits memory and time is used.
+#: Sizes of square matrices: the largest that fits into memory and time is used.
 SIZES = (8192, 4096, 2048)
 #: One product may take this long, and all of one precision together.
 PRODUCT_S, PRECISION_S = 0.06, 0.25
@@ -211,7 +221,7 @@ COPY_BYTES, HOST_BYTES = 1 << 29, 1 << 27
 PART_OF_MEMORY = 0.25
 #: After this time no further part begins.
 DEADLINE_S = 8.0
-#: With more ranks on a node no turns are taken.
+#: Largest number of ranks on a node that take turns.
 MAX_TURNS = 16
 #: Compute capability of the first cards with fp8 products, and with tf32 and bf16.
 _FP8_FROM, _TF32_FROM = (8, 9), (8, 0)
@@ -241,17 +251,17 @@ class GpuReport:
     """The GPU of one rank.
 
     Args:
-        model: its name as the driver gives it.
+        model: its name as the driver reports it.
         pci: its PCI address; empty if unknown.
         speeds: all figures.
         notes: why figures are missing, by `what`.
         skipped: why nothing was measured.
         state: clocks, heat, power and link while products were computed and data copied.
-        before, after: others' use of the GPU before and after the measurement.
+        before, after: use of the GPU by others before and after the measurement.
         exact: the repeated products with known bits.
         peer_links: NVLinks between this GPU and the peer; None if unknown.
         switch_links: NVLinks that are up to an NVSwitch; None if unknown.
-        shared_by: ranks of this node for each device that this rank sees.
+        shared_by: number of ranks on this node per device that this rank sees.
     """
 
     model: str = ""
@@ -271,7 +281,7 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Whether others computed on the GPU, so that figures show what was left of it."""
+        """Return whether other processes computed on the GPU, so that the figures show only the remaining capacity."""
         return self.before.busy or self.after.busy
 
 
@@ -329,7 +339,7 @@ class _Measurement:
             watcher.end()
         progress.left()
         # Every rank takes its turn, measured or not.
-        take_turn(self._copies if not short else _nothing)
+        take_turn(self._copies if not short else _do_nothing)
         progress.entering("a look at other use of the GPU")
         torch.cuda.empty_cache()
         after = watcher.other_use(progress.report_progress)
@@ -366,7 +376,7 @@ class _Measurement:
         return time.monotonic() - self._began > DEADLINE_S
 
     def _guard(self, what: str, run: Callable[[], None]) -> None:
-        """Run one part; a feature that is missing, or memory that is short, becomes a note."""
+        """Run one part; a missing feature or a lack of memory becomes a note."""
         if self._late():
             self._notes[what] = "no time was left"
             return
@@ -389,14 +399,14 @@ class _Measurement:
         torch = self._torch
         torch.backends.cuda.matmul.allow_tf32 = precision == TF32
         multiply = self._multiplication(precision, SIZES[-1])
-        trial_s = min(self._timed(multiply, 2, 0.05))
+        trial_s = min(self._time_runs(multiply, 2, 0.05))
         for size in SIZES:
             fits = _matrix_bytes(size) <= self._free_bytes()
             if fits and trial_s * (size / SIZES[-1]) ** 3 <= PRODUCT_S or size == SIZES[-1]:
                 break
         if size != SIZES[-1]:
             multiply = self._multiplication(precision, size)
-        times = self._timed(multiply, MAX_RUNS, PRECISION_S)
+        times = self._time_runs(multiply, MAX_RUNS, PRECISION_S)
         self._note(precision, 2.0 * size**3 / 1e12, times, size)
 
     def _multiplication(self, precision: str, size: int) -> Callable[[], Any]:
@@ -417,11 +427,11 @@ class _Measurement:
         size = min(COPY_BYTES, self._free_bytes() // 2)
         source = self._torch.ones(size, dtype=self._torch.uint8, device=self._device)
         target = self._torch.empty_like(source)
-        times = self._timed(lambda: target.copy_(source), MAX_RUNS, PRECISION_S)
+        times = self._time_runs(lambda: target.copy_(source), MAX_RUNS, PRECISION_S)
         self._note(MEMORY, 2.0 * size / 1e9, times, size)
 
     def _copies(self) -> None:
-        """Copies from and to page-locked memory of the host, then to the next GPU."""
+        """Measure copies from and to page-locked memory of the host, then to the next GPU."""
         self._progress.entering("timing of copies")
         self._guard(TO_DEVICE, self._host_copies)
         self._guard(TO_PEER, self._peer_copy)
@@ -434,7 +444,7 @@ class _Measurement:
         card = torch.empty(size, dtype=torch.uint8, device=self._device)
         for what, target, source in ((TO_DEVICE, card, host), (TO_HOST, host, card)):
             copy = lambda target=target, source=source: target.copy_(source, non_blocking=True)  # noqa: E731
-            times = self._timed(copy, 12, 0.2, during=self._watcher.read_link)
+            times = self._time_runs(copy, 12, 0.2, during=self._watcher.read_link)
             self._note(what, size / 1e9, times, size)
 
     def _peer_copy(self) -> None:
@@ -449,15 +459,17 @@ class _Measurement:
         size = min(HOST_BYTES, self._free_bytes(), free)
         target = torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", other))
         source = torch.empty(size, dtype=torch.uint8, device=self._device)
-        times = self._timed(lambda: target.copy_(source, non_blocking=True), 12, 0.2)
+        times = self._time_runs(lambda: target.copy_(source, non_blocking=True), 12, 0.2)
         self._note(TO_PEER, size / 1e9, times, size)
         self._peer_address = _address(other)
         self._peer_links = self._watcher.nvlinks_to(self._peer_address) if self._peer_address else None
 
-    def _timed(
+    def _time_runs(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is timed."""
+        """Return the seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is
+        timed.
+        """
         cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
         for _ in range(WARM_UP):
             run()
@@ -482,11 +494,11 @@ class _Measurement:
 
 
 def _matrix_bytes(size: int) -> int:
-    """Two operands in float32, their converted forms, and a result."""
+    """Return the memory of two operands in float32, their converted forms, and a result."""
     return 5 * 4 * size * size
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Nothing was to be measured in this turn."""
 
 
@@ -498,7 +510,7 @@ def _address(index: int) -> str:
 
 
 def turns(local_rank: int, local_ranks: int, barrier: Callable[[str], None]) -> Callable[[Callable[[], None]], None]:
-    """A `take_turn` for `measure`: the ranks of a node one after the other, all nodes at the same time.
+    """Return a `take_turn` for `measure`: the ranks on a node run one after the other, all nodes at the same time.
 
     Args:
         barrier: waits for all ranks; gets a description.

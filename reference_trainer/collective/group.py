@@ -1,7 +1,8 @@
-"""The process group of one rank: setup, counted and announced collectives, ranks of one machine, and a bounded
+"""The process group of one rank: setup, counted and announced collectives, ranks on one machine, and a bounded
 shutdown.
 
-Not every launcher provides this information, and where processes represent nodes it is configured.
+Ranks on one machine are detected, because not every launcher reports them; where processes represent nodes, they are
+configured.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from reference_trainer.common.progress import Progress
 
 #: torch's messages for a collective that a backend does not have.
 _UNSUPPORTED_MESSAGES = ("not support", "no support", "not implemented")
-#: Time limit of taking the group down: all results were reported before.
+#: Time limit for destroying the group: all results were reported before.
 _TEARDOWN_S = 5.0
-#: How much longer than the run NCCL's watchdog waits: it ends the process, and then the survivors of a fault would end
-#: while the head still decides which rank caused it.
+#: How much longer than the run NCCL's watchdog waits: the watchdog ends the process, so the survivors of a fault would
+#: end while the head still decides which rank caused it.
 _NCCL_MARGIN_S = 120.0
-#: With the value 0 the watchdog reports failed communicators, and does not end the process. torch 2.2 renamed it and
-#: warns of the old name.
+#: With the value 0 the watchdog reports failed communicators, and does not end the process. torch 2.2 renamed the
+#: variable and warns about the old name.
 _ASYNC_ERRORS, _OLD_ASYNC_ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -127,11 +128,11 @@ class Collectives:
         )
 
     def maximum(self, tensor: Any, label: str) -> None:
-        """The maximum of all ranks' values, in place."""
+        """Take the maximum over all ranks, in place."""
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX))
 
     def timed(self, operation: str, tensor: Any, room: Any, label: str) -> float | None:
-        """Duration of one call on this rank, in seconds; None if the backend does not support it.
+        """Return the duration of one call on this rank, in seconds; None if the backend does not support it.
 
         Args:
             operation: one of `messages.OPERATIONS`; all-reduce and broadcast (from rank 0) work in place, the others
@@ -157,8 +158,8 @@ class Collectives:
         return None
 
     def _variants(self, operation: str, tensor: Any, room: Any) -> list[Callable[[], Any]]:
-        """Variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists of
-        parts.
+        """Return variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists
+        of parts.
         """
         flat = self._flat(operation, tensor, room)
         dist = self._dist
@@ -171,7 +172,7 @@ class Collectives:
         return [lists] if operation in self.in_lists else [flat, lists]
 
     def _flat(self, operation: str, tensor: Any, room: Any) -> Callable[[], Any]:
-        """The call on whole tensors, under the name that it has in this torch."""
+        """Return the call on whole tensors, under the name that it has in this torch."""
         dist = self._dist
         if operation == messages.ALL_REDUCE:
             return lambda: dist.all_reduce(tensor)
@@ -180,9 +181,9 @@ class Collectives:
         if operation == messages.ALL_TO_ALL:
             return lambda: dist.all_to_all_single(room, tensor)
         if operation == messages.ALL_GATHER:
-            call = _named(dist, "all_gather_single", "all_gather_into_tensor", "_all_gather_base")
+            call = _first_available(dist, "all_gather_single", "all_gather_into_tensor", "_all_gather_base")
         else:
-            call = _named(dist, "reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base")
+            call = _first_available(dist, "reduce_scatter_single", "reduce_scatter_tensor", "_reduce_scatter_base")
         return lambda: call(room, tensor)
 
     def _if_supported(self, run: Callable[[], Any]) -> bool:
@@ -214,8 +215,8 @@ class Collectives:
         self._progress.left(collective=True)
 
 
-def _named(dist: Any, *names: str) -> Any:
-    """The first of these functions that this torch has; they were renamed, and the old names cause warnings."""
+def _first_available(dist: Any, *names: str) -> Any:
+    """Return the first of these functions that this torch has; they were renamed, and the old names cause warnings."""
     return next(found for found in (getattr(dist, name, None) for name in names) if found is not None)
 
 
@@ -247,7 +248,7 @@ _NETWORK = "/proc/self/ns/net"
 
 
 def identity() -> int:
-    """A number that is the same in all processes of one machine and network namespace, below 2^56."""
+    """Return a number that is the same in all processes of one machine and network namespace, below 2^56."""
     parts = [socket.gethostname()]
     try:
         with open(_BOOT_ID) as file:
@@ -259,11 +260,13 @@ def identity() -> int:
 
 
 def device_identity(torch: Any, device: Any) -> int:
-    """A number that is the same in all processes of one machine that use the same GPU, below 2^56; 0 on the host."""
+    """Return a number that is the same in all processes of one machine that use the same GPU, below 2^56; 0 on the
+    host.
+    """
     if device.type != "cuda":
         return 0
     properties = torch.cuda.get_device_properties(device)
-    # Without an identifier (before torch 2.4) the number must do: it depends on what the process may see.
+    # Without an identifier (before torch 2.4) the device number is used, which depends on the visible devices.
     name = str(
         getattr(properties, "uuid", "") or "{}/{}".format(os.environ.get("CUDA_VISIBLE_DEVICES", ""), device.index)
     )
@@ -271,7 +274,9 @@ def device_identity(torch: Any, device: Any) -> int:
 
 
 def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> tuple[list[int], list[int]]:
-    """The ranks on this rank's machine and those on its device, including itself, in order. Every rank takes part."""
+    """Return the ranks on this rank's machine and those on its device, including itself, in order. Every rank takes
+    part.
+    """
     mine = torch.tensor([identity(), device_identity(torch, device)], dtype=torch.int64, device=device)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(gathered, mine, "which ranks share a machine")

@@ -47,7 +47,7 @@ def rank(params: dict[str, Any], emit: Emit) -> RankReport:
     watcher = TransportWatcher()
     progress.start()
     try:
-        _started(params, progress)
+        _report_identity(params, progress)
         if framework.is_paddle(params):
             from reference_trainer.paddle import collective_rank
 
@@ -74,7 +74,7 @@ def rank(params: dict[str, Any], emit: Emit) -> RankReport:
         progress.stop()
 
 
-def _started(params: dict[str, Any], progress: Progress) -> None:
+def _report_identity(params: dict[str, Any], progress: Progress) -> None:
     """Report the identity of this rank, before anything that may fail."""
     progress.reached(
         rank_events.STARTED,
@@ -121,7 +121,7 @@ def _run(params: dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
 
     def leave() -> dict[str, Any]:
-        """Leave the group; what every rank reports."""
+        """Leave the group and return the part of the report that every rank has."""
         collectives.barrier("last barrier")
         teardown = group.tear_down(torch, dist, progress, device)
         progress.reached(rank_events.DONE)
@@ -196,7 +196,7 @@ def _run(params: dict[str, Any], progress: Progress, watcher: TransportWatcher) 
 
 
 def _cpu_capability(torch: Any) -> str:
-    """The instructions that torch computes with on the processor: `AVX512`, `DEFAULT`; empty if that is unknown."""
+    """Return the instruction set that torch uses on the CPU: `AVX512`, `DEFAULT`; empty if unknown."""
     try:
         return str(torch.backends.cpu.get_cpu_capability())
     except (AttributeError, RuntimeError):
@@ -206,10 +206,10 @@ def _cpu_capability(torch: Any) -> str:
 def _gpu(
     torch: Any, progress: Progress, collectives: group.Collectives, params: dict[str, Any], device: Any
 ) -> gpu_speed.GpuReport:
-    """The speed of this rank's GPU by itself. All ranks call it, since those of a node take turns."""
+    """Return the speed of this rank's GPU. All ranks call this, because the ranks on a node take turns."""
     local_ranks = int(params.get("local_world_size", 1))
     if device.type != "cuda":
-        return gpu_speed.GpuReport(skipped="the rank computes on the processor")
+        return gpu_speed.GpuReport(skipped="the rank computes on the CPU")
     # Nodes may have different numbers of ranks, and every turn is a collective.
     most = torch.tensor([float(local_ranks)], dtype=torch.float64, device=device)
     collectives.maximum(most, "agreement on the number of turns")
@@ -239,7 +239,7 @@ def _train(
 
 
 def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> list[str]:
-    """The SHA-256 of every rank's weights, by rank."""
+    """Return the SHA-256 of every rank's weights, by rank."""
     mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8, device=device)
     found = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")

@@ -25,7 +25,7 @@ INPUTS, HIDDEN, CLASSES, BATCH = 784, 256, 10, 64
 LEARNING_RATE = 0.05
 MAX_COMPARED_STEPS = 10
 TOLERANCE = 1e-6
-#: With more ranks than this the training is not repeated in one process: it would take longer than the run itself.
+#: Largest number of ranks whose training is repeated in one process; with more, that would take longer than the run.
 MAX_COMPARED_RANKS = 64
 #: The last losses must be below this part of the first ones.
 MAX_LOSS_RATIO = 0.9
@@ -40,7 +40,9 @@ class TrainingResult:
 
 
 def shard(rank: int, device: Any) -> tuple[Any, Any]:
-    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
+    int64[BATCH].
+    """
     import torch
 
     fixed = torch.Generator().manual_seed(20177)
@@ -52,7 +54,7 @@ def shard(rank: int, device: Any) -> tuple[Any, Any]:
 
 
 def build(device: Any) -> Any:
-    """The model, the same on every rank."""
+    """Return the model, the same on every rank."""
     import torch
 
     torch.manual_seed(7)
@@ -89,12 +91,12 @@ def train(
 
 
 def first_and_last(values: list[Any], count: int) -> list[Any]:
-    """The first and the last half of `count` items."""
+    """Return the first and the last half of `count` items."""
     return values if len(values) <= count else values[: count // 2] + values[-(count // 2) :]
 
 
 def unmoved(model: Any, device: Any) -> list[str]:
-    """The tensors of `model` that are unchanged since the start."""
+    """Return the tensors of `model` that are unchanged since the start."""
     import torch
 
     start = dict(build(device).named_parameters())
@@ -102,7 +104,7 @@ def unmoved(model: Any, device: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """SHA-256 over the bytes of every parameter, in order."""
+    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         tensor = parameter.detach().cpu().contiguous()
@@ -112,7 +114,8 @@ def digest(model: Any) -> str:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far this rank's weights are from those of rank 0: the largest difference, and in how many of all elements.
+    """The difference between this rank's weights and those of rank 0: its maximum, and the number of differing
+    elements.
 
     Rounding differs in many elements by very little; a torn or corrupted exchange by more.
     """
@@ -123,7 +126,7 @@ class Drift:
 
 
 def drift(model: Any, collectives: Any) -> Drift:
-    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    """Compare the weights of this rank with those of rank 0. All ranks call this, because rank 0 sends its own."""
     import torch
 
     own = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -136,7 +139,8 @@ def drift(model: Any, collectives: Any) -> Drift:
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
 ) -> float | None:
-    """Largest difference between `model` and that of a single process that trained on all shards; None if not compared.
+    """Return the largest difference between `model` and that of a single process that trained on all shards; None if it
+    is not compared.
 
     `after` is called after each piece of the work, which takes a long time on a busy node.
     """
@@ -160,13 +164,13 @@ def difference_to_one_process(
 
 
 DDP, FSDP1, FSDP2 = "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"
-#: Prefix that FullyShardedDataParallel adds to the names of what it wraps.
+#: Prefix that FullyShardedDataParallel adds to the names of wrapped modules.
 _FSDP_PREFIX = "_fsdp_wrapped_module."
 
 
 @dataclass(frozen=True)
 class ShardingChoice:
-    """How the model is distributed, and why that differs from the job, if it does."""
+    """The distribution of the model, and why it differs from the job's, if it does."""
 
     name: str
     note: str = ""

@@ -33,7 +33,7 @@ def _library(array: Any) -> Any:
 
 
 def numbers(count: int, device: Any) -> Any:
-    """int64[count]: 0, 1, 2 ..."""
+    """Return int64[count]: 0, 1, 2 ..."""
     if isinstance(device, str) and device == NUMPY:
         import numpy
 
@@ -44,12 +44,12 @@ def numbers(count: int, device: Any) -> Any:
 
 
 def zeros(count: int, device: Any) -> Any:
-    """float32[count] of zeros."""
+    """Return float32[count] of zeros."""
     return floats(numbers(count, device)) * 0.0
 
 
 def table(values: Sequence[float], index: Any) -> Any:
-    """float32 of the shape of `index`: the value at each index."""
+    """Return float32 of the shape of `index`: the value at each index."""
     library = _library(index)
     if library.__name__ == "numpy":
         return library.array(values, dtype=library.float32)[index]
@@ -63,7 +63,7 @@ def floats(array: Any) -> Any:
 
 
 def full(value: float, like: Any) -> Any:
-    """float32 of the shape of `like`, filled with one value."""
+    """Return float32 of the shape of `like`, filled with one value."""
     return floats(like) * 0.0 + value
 
 
@@ -73,8 +73,8 @@ def stack(arrays: Sequence[Any]) -> Any:
 
 
 def wrong(got: Any, expected: Any) -> tuple[int, int]:
-    """The number of elements (float32) that differ in any bit, and the first of them in row-major order; (0, -1) for
-    none.
+    """Return the number of elements (float32) that differ in any bit, and the first of them in row-major order; (0, -1)
+    if none differ.
     """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1)
@@ -86,7 +86,9 @@ def wrong(got: Any, expected: Any) -> tuple[int, int]:
 
 
 def first_wrong(got: Any, expected: Any, where: Any) -> int:
-    """The first element that differs in any bit and has a `where` other than 0, row-major; -1 for none."""
+    """Return the first element that differs in any bit and has a `where` other than 0, row-major; -1 if there is
+    none.
+    """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1) & (where != 0)
     found = mask.nonzero()[0] if library.__name__ == "numpy" else mask.nonzero().flatten()
@@ -94,19 +96,19 @@ def first_wrong(got: Any, expected: Any, where: Any) -> int:
 
 
 def bits(array: Any, index: int) -> int:
-    """The 32 bits of one element of float32, row-major."""
+    """Return the 32 bits of one element of float32, row-major."""
     library = _library(array)
     element = array.reshape(-1)[index : index + 1]
     return int(element.view(library.int32)[0]) & 0xFFFFFFFF
 
 
 def size(array: Any) -> int:
-    """The number of elements."""
+    """Return the number of elements."""
     return int(array.size) if _library(array).__name__ == "numpy" else int(array.numel())
 
 
 def digest(array: Any) -> str:
-    """SHA-256 of the bytes of float32, row-major: equal for equal numbers."""
+    """Return the SHA-256 of the bytes of float32, row-major: equal for equal numbers."""
     if _library(array).__name__ == "numpy":
         return hashlib.sha256(array.tobytes()).hexdigest()
     from reference_trainer.ps.exact import digest as of_tensors
@@ -121,13 +123,13 @@ def digest(array: Any) -> str:
 # connections may be kept for later messages.
 
 
-#: A message is one line of JSON; valid ones are not longer.
+#: Longest message: one line of JSON.
 MAX_BYTES = 4096
 #: How often the others get the list of missing processes.
 NOTICE_S = 0.5
-#: A client must identify itself within this time; of unidentified ones this many are kept: the oldest is dropped.
+#: Time limit for a client to identify itself, and the number of unidentified clients, of which the oldest is dropped.
 INTRODUCTION_S, MAX_UNKNOWN = 5.0, 256
-#: A client waits longer than the listener, which knows the missing processes and reports them.
+#: Additional time for a client, because the listener knows the missing processes and reports them first.
 GRACE_S = 5.0
 
 
@@ -143,7 +145,7 @@ class JsonLines:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, ends: float) -> dict[str, Any] | None:
-        """The next line; None at the deadline (of `time.monotonic`). Raises ConnectionError at the end of the
+        """Return the next line; None at the deadline (of `time.monotonic`). Raises ConnectionError at the end of the
         connection.
         """
         while b"\n" not in self._received:
@@ -158,7 +160,9 @@ class JsonLines:
         return self._next()
 
     def ready(self) -> dict[str, Any] | None:
-        """The next line if it has arrived completely, for a readable connection. Raises ConnectionError at its end."""
+        """Return the next line if it has arrived completely, for a readable connection. Raises ConnectionError at its
+        end.
+        """
         if b"\n" not in self._received:
             try:
                 self._take()
@@ -303,7 +307,7 @@ def _drop_stale(callers: list[_Client], selector: selectors.BaseSelector, now: f
 
 
 def _identify(caller: _Client, selector: selectors.BaseSelector) -> bool:
-    """Whether it has just identified itself; a client that disconnects earlier only tested the port."""
+    """Return whether the client has just identified itself; a client that disconnects earlier only tested the port."""
     try:
         message = caller.line.ready()
     except OSError:
@@ -319,7 +323,7 @@ def _identify(caller: _Client, selector: selectors.BaseSelector) -> bool:
 def _contradiction(
     own: dict[str, Any], caller: _Client, callers: list[_Client], expected: Sequence[int], common: Sequence[str]
 ) -> dict[str, Any]:
-    """The contradiction between this client's report and earlier ones; empty if there is none."""
+    """Return the contradiction between this client's report and earlier ones; empty if there is none."""
     message = caller.message
     where = str(message.get("host", "?"))
     for name in common:

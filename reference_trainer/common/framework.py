@@ -27,7 +27,9 @@ from reference_trainer.common.progress import Progress
 
 
 def is_paddle(params: dict[str, Any]) -> bool:
-    """Whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no torch."""
+    """Return whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no
+    torch.
+    """
     import importlib.util
 
     name = str(params.get("framework", ""))
@@ -37,7 +39,7 @@ def is_paddle(params: dict[str, Any]) -> bool:
 
 
 def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
-    """`torch` and `torch.distributed`, imported under an announcement because it takes seconds.
+    """Return `torch` and `torch.distributed`, imported under an announcement because it takes seconds.
 
     Args:
         optimizers: whether this process creates one.
@@ -61,7 +63,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
     if not dist.is_available():
         raise ProbeUnavailable("missing", f"this torch {torch.__version__} was built without torch.distributed")
     if optimizers:
-        # The first one imports compiler modules for a second and a half: here, not in the middle of a step.
+        # The first optimizer imports compiler modules for a second and a half: here, not in the middle of a step.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     gc.freeze()
     progress.left()
@@ -69,9 +71,9 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
 
 
 def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
-    """Why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
+    """Return why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
 
-    With `auto` each local rank needs a GPU of its own; with `nccl` the node only needs one.
+    With `auto` each local rank needs its own GPU; with `nccl` the node only needs one.
     """
     wanted = str(params.get("backend", "auto"))
     if wanted == "gloo":
@@ -84,12 +86,12 @@ def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
     local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
     if devices < local_size:
         found = "1 GPU" if devices == 1 else f"{devices} GPUs"
-        return f"torch {torch.__version__} finds {found} for {local_size} ranks of this node"
+        return f"torch {torch.__version__} finds {found} for {local_size} ranks on this node"
     return ""
 
 
 def choose_device(torch: Any, params: dict[str, Any], backend: str) -> Any:
-    """The device of this rank for `nccl` or `gloo`.
+    """Return the device of this rank for `nccl` or `gloo`.
 
     With fewer GPUs than local ranks, these share them, as `common/shared_gpu.py` lets them. Raises ProbeUnavailable of
     kind `denied` if the GPU cannot be used.
@@ -104,7 +106,7 @@ def choose_device(torch: Any, params: dict[str, Any], backend: str) -> Any:
 
 
 def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
-    """The device for `cpu`, `auto` (a GPU if there is one), `cuda` or `cuda:N`.
+    """Return the device for `cpu`, `auto` (a GPU if there is one), `cuda` or `cuda:N`.
 
     With `cuda` the processes of a node take the devices that each of them sees in turn, by `local_index`: a launcher
     may show every process only its own device, as number 0.
@@ -135,7 +137,7 @@ def _count_devices(torch: Any) -> int:
 
 
 def _visible() -> str:
-    """The setting that hides GPUs, for a message that there are none."""
+    """Return the setting that hides GPUs, for a message that there are none."""
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return " ({})".format(", ".join(given)) if given else ""
@@ -168,7 +170,7 @@ def set_interface(params: dict[str, Any], backend: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """The type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
+    """Return the type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
     first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
@@ -176,7 +178,7 @@ def describe(error: BaseException) -> str:
 
 
 def versions(torch: Any, device: Any) -> dict[str, str]:
-    """Versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
+    """Return versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
     on_gpu = device.type == "cuda"
     nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
     name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
@@ -192,7 +194,7 @@ _LIBRARY = "libcuda.so.1"
 
 
 def initialise() -> Any | None:
-    """Initialise the driver; returns its library, None if there is none. torch reports the errors, in its own call."""
+    """Initialise the driver. Returns its library, or None if there is none; torch reports errors in its own call."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
         driver.cuInit(0)
@@ -202,7 +204,7 @@ def initialise() -> Any | None:
 
 
 def open_context(index: int) -> bool:
-    """Open the context that all libraries of this process share on device `index`; whether it is open."""
+    """Open the context that all libraries in this process share on device `index`. Returns whether it is open."""
     driver = initialise()
     if driver is None:
         return False
@@ -219,7 +221,7 @@ MAX_BLOCKS = 2
 
 
 def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, str]:
-    """The variables for one rank; none if the rank has the GPU to itself.
+    """Return the variables for one rank; none if the rank has the GPU to itself.
 
     Args:
         nccl: NCCL's version as `torch.cuda.nccl.version()` gives it, such as (2, 27, 5).
@@ -237,10 +239,9 @@ def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, 
     return {**common, "NCCL_HOSTID": f"preflight-{rank}"}
 
 
-# What NVML reports about the GPU of one rank while the rank measures it: clocks, reasons, heat, power, its PCIe
-# link. A slow figure has a cause, and most causes are gone a moment later: an idle GPU lowers its clocks and the
-# speed of its link. So a thread reads them during the measurement. Without NVML (AMD's GPUs, no pynvml) everything
-# is None.
+# NVML's data about the GPU of one rank during its measurement: clocks, reasons, heat, power, its PCIe link. A slow
+# figure has a cause, and most causes are gone a moment later: an idle GPU lowers its clocks and the speed of its
+# link. So a thread reads them during the measurement. Without NVML (AMD's GPUs, no pynvml) all values are None.
 
 
 #: Time between two samples.
@@ -292,13 +293,13 @@ class GpuState:
 
 @dataclass(frozen=True)
 class OtherUse:
-    """Signs that others use the same GPU.
+    """Signs that other processes use the same GPU.
 
     Args:
         utilization_percent: the use of the GPU while this rank did nothing on it; None if unknown. The larger of two
             readings, before and after the measurement.
-        processes: how many processes other than one hold a context on it; None if unknown. Holding one is not using
-            it.
+        processes: how many processes other than one hold a context on it; None if unknown. Holding a context is not
+            use.
     """
 
     utilization_percent: int | None = None
@@ -306,7 +307,7 @@ class OtherUse:
 
     @property
     def busy(self) -> bool:
-        """Whether another process computed on the GPU."""
+        """Return whether another process computed on the GPU."""
         return (self.utilization_percent or 0) >= IDLE_PERCENT
 
 
@@ -357,7 +358,7 @@ class GpuWatcher:
             self._thread.start()
 
     def end(self) -> None:
-        """Stop reading; samples stay."""
+        """Stop reading and keep the samples."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -386,7 +387,7 @@ class GpuWatcher:
                 self._power.append(power / 1000)
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """One value; None if this card, driver or binding does not have it."""
+        """Return one value; None if this card, driver or binding does not have it."""
         if self._handle is None:
             return None
         try:
@@ -395,7 +396,7 @@ class GpuWatcher:
             return None
 
     def state(self) -> GpuState:
-        """What was seen."""
+        """Return the observations so far."""
         if self._handle is None:
             return GpuState(problem=self.problem)
         reasons, held = 0, 0
@@ -433,7 +434,7 @@ class GpuWatcher:
             return ""
 
     def other_use(self, moved: Callable[[], None]) -> OtherUse:
-        """Who else uses the GPU; call it while this rank does nothing there. Waits up to `SETTLE_S`.
+        """Return other use of the GPU; call this while this rank does nothing there. Waits up to `SETTLE_S`.
 
         Args:
             moved: called while it waits.
@@ -454,7 +455,7 @@ class GpuWatcher:
         return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
     def nvlinks_to(self, address: str) -> int | None:
-        """The links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
+        """Return the links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
 
         An empty address counts only links to an NVSwitch.
         """
@@ -482,12 +483,12 @@ def _text(value: Any) -> str:
 
 
 def _same_address(one: str, other: str) -> bool:
-    """Whether these are one PCI address; domains have four or eight digits."""
+    """Return whether these are one PCI address; domains have four or eight digits."""
     return one.lower()[-12:].lstrip("0") == other.lower()[-12:].lstrip("0")
 
 
 def pci_address(index: int) -> str:
-    """The PCI address of a device by its ordinal in CUDA, which follows CUDA_VISIBLE_DEVICES.
+    """Return the PCI address of a device by its ordinal in CUDA, which follows CUDA_VISIBLE_DEVICES.
 
     Raises OSError without CUDA's driver library, LookupError if it does not know the device.
     """

@@ -1,8 +1,8 @@
-"""The rank, world size and rendezvous of this process, from the launcher's variables, or for ranks that it starts
-itself.
+"""The rank, world size and rendezvous of this process, from the launcher's variables, or for ranks that this process
+starts itself.
 
 horovodrun serves a store of keys over HTTP for its own workers (horovod/runner/http/http_server.py, Horovod 0.28): PUT
-and GET of /SCOPE/KEY. Rank 0 leaves its address there, and the others read it.
+and GET of /SCOPE/KEY. Rank 0 stores its address there, and the others read it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from preflight.agent import process
 
 
 class Launcher(NamedTuple):
-    """The variables by which one launcher numbers its processes; the first that is set counts.
+    """The variables with which one launcher numbers its processes; the first that is set counts.
 
     Args:
         needed: variables that only this launcher sets; if there are none, `rank` and `size` decide.
-        run: variables that are the same on all ranks of one run, and different in the next one.
+        run: variables that are the same on all ranks of one run, and different in the next run.
         source: the documentation.
     """
 
@@ -98,7 +98,7 @@ LAUNCHERS = (
     ),
 )
 
-#: `accelerate launch` gives a single process this and no rank (accelerate/utils/launch.py, accelerate 1.15).
+#: `accelerate launch` sets this for a single process, and no rank (accelerate/utils/launch.py, accelerate 1.15).
 _ACCELERATE = "ACCELERATE_MIXED_PRECISION"
 #: The default port; torch's own default (torch/distributed/run.py).
 DEFAULT_PORT = 29500
@@ -124,7 +124,7 @@ class LaunchedRank:
     prefix: str = "preflight"
 
     def params(self) -> dict[str, Any]:
-        """The parameters of `rank.rank`."""
+        """Return the parameters of `rank.rank`."""
         return {
             "rank": self.rank,
             "world_size": self.world_size,
@@ -140,7 +140,7 @@ class LaunchedRank:
 
 
 def place(environment: Mapping[str, str]) -> LaunchedRank:
-    """The rank of this process according to the launcher.
+    """Return the rank of this process according to the launcher.
 
     Raises:
         NotLaunched: no launcher sets it, a variable is not a number, or ranks of several nodes have no rendezvous.
@@ -186,7 +186,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int = 0) -> tuple[str, int]:
-    """The rendezvous: MASTER_ADDR and MASTER_PORT, otherwise the usual fallback of training programs."""
+    """Return the rendezvous: MASTER_ADDR and MASTER_PORT, otherwise the usual fallback of training programs."""
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if launcher == "paddle":
         # The first trainer's endpoint: nothing else listens there, because Paddle itself is not started.
@@ -206,14 +206,14 @@ def _master(launcher: str, count: int, environment: Mapping[str, str], rank: int
         port = port or _slurm_port(environment.get("SLURM_JOB_ID", ""))
     if not address:
         raise NotLaunched(
-            f"MASTER_ADDR is not set, and {launcher} gives no rendezvous address for its {count} ranks;"
+            f"MASTER_ADDR is not set, and {launcher} does not set a rendezvous address for its {count} ranks;"
             " export MASTER_ADDR"
         )
     return address, _number("MASTER_PORT", port) if port else DEFAULT_PORT
 
 
 def _free_port(count: int) -> int:
-    """A free port for a single rank; several ranks must agree on one."""
+    """Return a free port for a single rank; several ranks must agree on one."""
     if count > 1:
         return DEFAULT_PORT
     with socket.socket() as probe:
@@ -222,7 +222,7 @@ def _free_port(count: int) -> int:
 
 
 def _one_node(launcher: str, count: int, environment: Mapping[str, str]) -> bool:
-    """Whether all ranks are on this node, according to the launcher."""
+    """Return whether all ranks are on this node, according to the launcher."""
     names = {
         "mpirun (Open MPI)": "OMPI_COMM_WORLD_LOCAL_SIZE",
         "mpirun_rsh (MVAPICH)": "MV2_COMM_WORLD_LOCAL_SIZE",
@@ -233,7 +233,7 @@ def _one_node(launcher: str, count: int, environment: Mapping[str, str]) -> bool
 
 
 def _first_host(nodes: str) -> str:
-    """The first of Slurm's `node[03-07,9],other`."""
+    """Return the first of Slurm's `node[03-07,9],other`."""
     found = _HOSTS.match(nodes)
     if found is None:
         return ""
@@ -241,7 +241,7 @@ def _first_host(nodes: str) -> str:
 
 
 def _slurm_port(job: str) -> str:
-    """A port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
+    """Return a port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
 
 
@@ -257,14 +257,14 @@ class NoMaster(Exception):
 
 
 def is_served(environment: Mapping[str, str]) -> bool:
-    """Whether horovodrun serves a store for this process."""
+    """Return whether horovodrun serves a store for this process."""
     return bool(environment.get(_ADDRESS)) and environment.get(_PORT, "").isdecimal()
 
 
 def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> tuple[str, int]:
-    """The address and port of rank 0: its own choice on rank 0, which others wait for.
+    """Return the address and port of rank 0: rank 0 chooses them, and the others wait for them.
 
-    Raises NoMaster if the store does not answer, or rank 0 leaves nothing there in time.
+    Raises NoMaster if the store does not answer, or rank 0 stores nothing there in time.
     """
     host, port = environment[_ADDRESS], int(environment[_PORT])
     if rank == 0:
@@ -280,7 +280,7 @@ def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) ->
                 raise NoMaster(f"horovodrun's store at {host}:{port} holds {answer[:80]!r} instead of an address")
             return address, int(number)
         if time.monotonic() >= ends:
-            raise NoMaster(f"rank 0 left no address in horovodrun's store at {host}:{port} within {wait_s:g} s")
+            raise NoMaster(f"rank 0 stored no address in horovodrun's store at {host}:{port} within {wait_s:g} s")
         time.sleep(0.2)
 
 
@@ -298,7 +298,7 @@ def _request(host: str, port: int, method: str, body: bytes | None = None) -> by
 
 
 def _own_address(host: str, port: int) -> str:
-    """The address of this node on the way to the store, which the other nodes can reach, too."""
+    """Return the address that this node uses to reach the store; the other nodes can reach it too."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         return str(probe.getsockname()[0])
@@ -312,9 +312,9 @@ def _free_rendezvous_port() -> int:
 
 #: The variable of a spawned rank, which spawns none itself.
 MARK = "PREFLIGHT_SPAWNED"
-#: How long after the deadline of all ranks they are waited for: each of them ends itself at that deadline.
+#: Grace period after the deadline of all ranks, at which each rank ends itself.
 _GRACE_S = 15.0
-#: Instead of a number: one rank for each GPU.
+#: Instead of a number: one rank per GPU.
 PER_GPU = "gpus"
 
 
@@ -323,15 +323,15 @@ class NoRanks(Exception):
 
 
 def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
-    """Start this program once for each rank of this machine, and wait for all of them.
+    """Start this program once for each rank on this machine, and wait for all of them.
 
     Args:
-        number: how many, or `gpus`.
+        number: the number of ranks, or `gpus`.
         arguments: the program's own words, its path first.
         deadline_s: the deadline of each rank.
 
     Returns 0 if all ranks do, otherwise 1. Raises NoRanks for `gpus` on a machine where torch finds none, and if ranks
-    run on after their own deadline; those are killed.
+    do not end at their own deadline; those are killed.
     """
     count = _gpus() if number == PER_GPU else int(number)
     with socket.socket() as probe:

@@ -1,8 +1,8 @@
 """Messages of any size whose every bit is known in advance on every rank, one kind for each collective.
 
-They use the same code as the small ones of the oracle: whole numbers times powers of two, each rank's contribution a
-digit of its own, each element with a unit of its own, so that a wrong sum shows whose contribution is missing and a
-misplaced part is noticed. Every call of a series has values of its own, too: those of the first times a power of two.
+They use the same code as the small messages of the oracle: whole numbers times powers of two, each rank's contribution
+a separate digit, each element with its own unit, so that a wrong sum shows whose contribution is missing and a
+misplaced part is noticed. Every call of a series also has its own values: those of the first call times a power of two.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _MANTISSA_BITS = 13
 
 
 def elements_of(message_bytes: int, world_size: int) -> int:
-    """The number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and consist of
-    whole windows.
+    """Return the number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and
+    consist of whole windows.
     """
     step = world_size * oracle.windows(world_size) * oracle.MANTISSA_EVERY
     return max(1, round(message_bytes / 4 / step)) * step
@@ -58,7 +58,7 @@ class KnownMessage:
         self._numbers = self._unit * _mantissas(elements, limit, device, after)
 
     def sent(self, operation: str, call: int = 0) -> Any:
-        """This rank's input of one call of a series: float32 of all elements, for an all-gather its own part."""
+        """Return this rank's input of one call of a series: float32 of all elements, for an all-gather its own part."""
         return self._sent(operation) * 2.0**call
 
     def _sent(self, operation: str) -> Any:
@@ -71,11 +71,11 @@ class KnownMessage:
         if operation == ALL_TO_ALL:
             return self._numbers * (self.rank + 1)
         own = self.rank // oracle.WINDOW
-        digits = self._of_windows(lambda window: oracle.digit(self.rank) if window == own else 0)
+        digits = self._window_values(lambda window: oracle.digit(self.rank) if window == own else 0)
         return self._with_many_bits(digits, oracle.weight(self.rank))
 
     def room(self, operation: str) -> Any:
-        """A new buffer for this rank's result; None if the operation overwrites its input."""
+        """Return a new buffer for this rank's result; None if the operation overwrites its input."""
         import torch
 
         if operation in (ALL_REDUCE, BROADCAST):
@@ -83,14 +83,14 @@ class KnownMessage:
         return torch.zeros(self._part if operation == REDUCE_SCATTER else self.elements, device=self._device)
 
     def check(self, operation: str, got: Any, label: str, call: int = 0) -> Mismatch | None:
-        """None if every bit of the result of one call of a series is right."""
+        """Return None if every bit of the result of one call of a series is right."""
         (found,) = self.check_series(operation, [got], label, first=call)
         return found
 
     def check_series(
         self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
     ) -> list[Mismatch | None]:
-        """The same for the results of consecutive calls."""
+        """Return the mismatches of consecutive calls, as `check` does for one call."""
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first
@@ -118,18 +118,18 @@ class KnownMessage:
         if operation == ALL_TO_ALL:
             numbers = torch.arange(1, self.world_size + 1, dtype=torch.float32, device=self._device)
             return (self._own(self._numbers).view(1, -1) * numbers.view(-1, 1)).flatten()
-        digits = self._of_windows(lambda window: oracle.total(window, self.world_size))
+        digits = self._window_values(lambda window: oracle.total(window, self.world_size))
         total = self._with_many_bits(digits, oracle.total_weight(self.world_size))
         return self._own(total) if operation == REDUCE_SCATTER else total
 
     def _with_many_bits(self, tensor: Any, weight: int) -> Any:
-        """The tensor with numbers of many bits in every fourth group of elements; `tensor` is changed."""
+        """Fill every fourth group of elements with numbers of many bits; `tensor` is changed and returned."""
         grouped = (-1, oracle.MANTISSA_EVERY, oracle.windows(self.world_size))
         tensor.view(grouped)[:, -1] = self._numbers.view(grouped)[:, -1] * weight
         return tensor
 
-    def _of_windows(self, quanta: Callable[[int], int]) -> Any:
-        """Each element's unit times the quanta of its rank window."""
+    def _window_values(self, quanta: Callable[[int], int]) -> Any:
+        """Return each element's unit times the quanta of its rank window."""
         import torch
 
         count = oracle.windows(self.world_size)
@@ -141,20 +141,20 @@ class KnownMessage:
 
 
 def _units(elements: int, device: Any, after: Callable[[], Any]) -> Any:
-    """The unit of each element, by the oracle's rule within a block."""
-    return _repeated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
+    """Return the unit of each element, by the oracle's rule within a block."""
+    return _repeat_rotated(oracle.units(min(_BLOCK, elements), _SALT, device), elements, after)
 
 
 def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any]) -> Any:
-    """A whole number of many bits for each element, by the oracle's rule within a block."""
+    """Return a whole number of many bits for each element, by the oracle's rule within a block."""
     index = arrays.numbers(min(_BLOCK, elements), device)
-    return _repeated(oracle.mantissas_at(index, _SALT, limit), elements, after)
+    return _repeat_rotated(oracle.mantissas_at(index, _SALT, limit), elements, after)
 
 
-def _repeated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
-    """The block again and again, each time rotated differently.
+def _repeat_rotated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
+    """Return the block repeatedly, each time with a different rotation.
 
-    Computing each by the oracle's rule would take several times as long as sending the message.
+    Computing each repetition by the oracle's rule would take several times as long as sending the message.
     """
     import torch
 
@@ -217,7 +217,7 @@ class RankFault:
 
 
 def _int32(tensor: Any) -> Any:
-    """The 32-bit integer type of the tensor's library."""
+    """Return the 32-bit integer type of the tensor's library."""
     if type(tensor).__module__ == "numpy":
         return "int32"
     import torch

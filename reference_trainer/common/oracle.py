@@ -27,17 +27,17 @@ SIZES = (1, 1000, 4096, 262144)
 #: The learning rate: a power of two, so that the step is exact too.
 LEARNING_RATE = 0.125
 FEATURES = 4096
-#: One of so many elements has many bits.
+#: One in this many elements has many bits.
 MANTISSA_EVERY = 4
 #: The most bits of such an element: more than half-precision formats keep (11 at most), few enough for sums.
 _MANTISSA_BITS = 20
-#: From one step to the next the pattern is shifted by so many groups of elements.
+#: Number of groups of elements by which the pattern shifts from one step to the next.
 _SHIFT = 5
 #: The salt of the weights that exact steps train, and their start value in units.
 STEPS_SALT = 5000
 START_QUANTA = 5.0
 _BATCH = (3, -2)
-#: Gathers are made so often, each with other values, so that an old result shows.
+#: Number of gathers, each with different values, so that an old result is noticed.
 _TURNS = 2
 _UNITS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
@@ -70,54 +70,56 @@ class Mismatch:
 
 
 def windows(world_size: int) -> int:
-    """The number of groups of `WINDOW` ranks."""
+    """Return the number of groups of `WINDOW` ranks."""
     return (world_size + WINDOW - 1) // WINDOW
 
 
 def digit(rank: int) -> int:
-    """The quanta that `rank` contributes to the elements of its window."""
+    """Return the quanta that `rank` contributes to the elements of its window."""
     return int(BASE ** (rank % WINDOW))
 
 
 def total(window: int, world_size: int) -> int:
-    """The quanta of all ranks of one window together."""
+    """Return the quanta of all ranks of one window together."""
     return sum(digit(rank) for rank in range(window * WINDOW, min((window + 1) * WINDOW, world_size)))
 
 
 def units(elements: int, salt: int, device: Any) -> Any:
-    """The unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and salt."""
+    """Return the unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and
+    salt.
+    """
     return units_at(arrays.numbers(elements, device), salt)
 
 
 def units_at(index: Any, salt: int) -> Any:
-    """The units of these elements: `index` is int64 of any shape, the result float32 of the same."""
+    """Return the units of these elements: `index` is int64 of any shape, the result float32 of the same."""
     mixed = (index + salt * 7919 + 1) * 40503 & 0xFFFFFFFF
     mixed = mixed ^ (mixed >> 9) ^ (mixed >> 17)
     return arrays.table(_UNITS, (mixed >> 1) & 7) * arrays.floats(1 - 2 * (mixed & 1))
 
 
 def weight(rank: int) -> int:
-    """The factor of `rank` in elements of many bits."""
+    """Return the factor of `rank` in elements of many bits."""
     return 1 + rank % 3
 
 
 def total_weight(world_size: int) -> int:
-    """The factors of all ranks together."""
+    """Return the factors of all ranks together."""
     return sum(weight(rank) for rank in range(world_size))
 
 
 def mantissa_limit(world_size: int, steps: int = MAX_EXACT_STEPS) -> int:
-    """The largest number of an element of many bits: all ranks' sum of so many steps stays below 2^24 quanta."""
+    """Return the largest number of an element with many bits: all ranks' sum over `steps` stays below 2^24 quanta."""
     return max(1, min(1 << _MANTISSA_BITS, ((1 << 24) - 64) // (steps * total_weight(world_size))))
 
 
 def mantissas_at(index: Any, salt: int, limit: int) -> Any:
-    """Odd whole numbers up to `limit`, of either sign: float32 of the shape of `index`."""
-    mixed = _mixed(index, salt)
+    """Return odd whole numbers up to `limit`, of either sign: float32 of the shape of `index`."""
+    mixed = _mix_bits(index, salt)
     return arrays.floats(((mixed >> 1) % limit) | 1) * arrays.floats(1 - 2 * (mixed & 1))
 
 
-def _mixed(index: Any, salt: int) -> Any:
+def _mix_bits(index: Any, salt: int) -> Any:
     mixed = (index + salt * 7919 + 77) & 0xFFFFFFFF
     mixed = (mixed * 48271 + 11) & 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 40503) & 0xFFFFFFFF
@@ -125,39 +127,43 @@ def _mixed(index: Any, salt: int) -> Any:
 
 
 def has_many_bits(index: Any, world_size: int) -> Any:
-    """Which elements have many bits, as booleans."""
+    """Return which elements have many bits, as booleans."""
     return index // windows(world_size) % MANTISSA_EVERY == MANTISSA_EVERY - 1
 
 
 def is_tiny(elements: int, world_size: int) -> bool:
-    """Whether a tensor has too few elements for the digits of all ranks; its elements are multiples of rank + 1."""
+    """Return whether a tensor has too few elements for the digits of all ranks; its elements are multiples of rank +
+    1.
+    """
     return elements < MANTISSA_EVERY * windows(world_size)
 
 
 def shift_of(step: int, world_size: int) -> int:
-    """How far the pattern of a step is shifted against that of step 0, in elements."""
+    """Return how far the pattern of a step is shifted against that of step 0, in elements."""
     return step * _SHIFT * MANTISSA_EVERY * windows(world_size)
 
 
 def pattern_at(index: Any, world_size: int, elements: int, salt: int) -> Any:
-    """The factor of elements for all ranks: a sign, or a number of many bits. Add `shift_of` to `index` for a step."""
+    """Return the factor of elements for all ranks: a sign, or a number of many bits. Add `shift_of` to `index` for a
+    step.
+    """
     if is_tiny(elements, world_size):
-        return arrays.floats(1 - 2 * (_mixed(index, salt) & 1))
+        return arrays.floats(1 - 2 * (_mix_bits(index, salt) & 1))
     numbers = mantissas_at(index, salt, mantissa_limit(world_size))
-    signs = arrays.floats(1 - 2 * (_mixed(index, salt) & 1))
+    signs = arrays.floats(1 - 2 * (_mix_bits(index, salt) & 1))
     many = arrays.floats(has_many_bits(index, world_size))
     return numbers * many + signs * (1.0 - many)
 
 
 def contribution(rank: int, world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """The input of `rank` to a sum: float32[elements]."""
+    """Return the input of `rank` to a sum: float32[elements]."""
     index = arrays.numbers(elements, device)
     pattern = pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     return units_at(index, salt) * pattern * share_at(index, rank, world_size, elements)
 
 
 def share_at(index: Any, rank: int, world_size: int, elements: int) -> Any:
-    """The part of `rank` in these elements of a tensor of `elements`: float32 of the shape of `index`."""
+    """Return the part of `rank` in these elements of a tensor of `elements`: float32 of the shape of `index`."""
     count = windows(world_size)
     if is_tiny(elements, world_size):
         return arrays.full(float(rank + 1), index)
@@ -166,7 +172,7 @@ def share_at(index: Any, rank: int, world_size: int, elements: int) -> Any:
 
 
 def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """The sum over all ranks in closed form: float32[elements]."""
+    """Return the sum over all ranks in closed form: float32[elements]."""
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     if is_tiny(elements, world_size):
@@ -178,7 +184,9 @@ def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: i
 
 
 def coded_units(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """One quantum of each element that holds digits, 0 for the others: float32[elements], to decode a wrong sum."""
+    """Return one quantum of each element that holds digits, 0 for the others: float32[elements], to decode a wrong
+    sum.
+    """
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     if is_tiny(elements, world_size):
@@ -189,7 +197,7 @@ def coded_units(world_size: int, elements: int, salt: int, device: Any, step: in
 def compare(
     operation: str, rank: int, got: Any, expected: Any, *, unit: Any = None, world_size: int = 0, quantum: float = 1.0
 ) -> Mismatch | None:
-    """None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
+    """Return None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
     Args:
         unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
@@ -222,7 +230,7 @@ def compare(
 
 
 def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> dict[str, int]:
-    """The ranks whose contributions are not included exactly once; empty if no such sum explains it."""
+    """Return the ranks whose contributions are not included exactly once; empty if no such sum explains it."""
     if seen != seen or abs(seen) == float("inf"):
         return {}
     quanta = (seen - right) / quantum
@@ -307,15 +315,15 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         )
     for root in _roots(world_size):
         what = f"broadcast of 4096 elements from rank {root}"
-        tensor = _owned(root, 4096, device) if rank == root else arrays.zeros(4096, device)
+        tensor = _sender_values(root, 4096, device) if rank == root else arrays.zeros(4096, device)
         collectives.broadcast(tensor, root, what)
-        judge(what, tensor, _owned(root, 4096, device))
+        judge(what, tensor, _sender_values(root, 4096, device))
     for turn in range(_TURNS):
         what = "all_gather of 1000 elements" + (" again" if turn else "")
         outputs = [arrays.zeros(1000, device) for _ in range(world_size)]
-        collectives.all_gather(outputs, _owned(rank, 1000, device, turn), what)
+        collectives.all_gather(outputs, _sender_values(rank, 1000, device, turn), what)
         for owner, output in enumerate(outputs):
-            judge(f"{what}, part of rank {owner}", output, _owned(owner, 1000, device, turn))
+            judge(f"{what}, part of rank {owner}", output, _sender_values(owner, 1000, device, turn))
     for turn in range(_TURNS):
         what = "reduce_scatter of 1000 elements a rank" + (" again" if turn else "")
         salt = 100 + turn * world_size
@@ -333,8 +341,8 @@ def _roots(world_size: int) -> Sequence[int]:
     return range(world_size) if world_size <= WINDOW else (0, world_size // 2, world_size - 1)
 
 
-def _owned(rank: int, elements: int, device: Any, turn: int = 0) -> Any:
-    """Values that only `rank` sends: numbers of many bits in units of its own salt."""
+def _sender_values(rank: int, elements: int, device: Any, turn: int = 0) -> Any:
+    """Return values that only `rank` sends: numbers of many bits in units of its own salt."""
     index = arrays.numbers(elements, device)
     salt = 1000 + rank + turn * 100000
     return units_at(index, salt) * mantissas_at(index, salt, 1 << _MANTISSA_BITS)
@@ -352,18 +360,18 @@ class ExactModel:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=LEARNING_RATE)
 
     def gradient(self, inputs: Any) -> Any:
-        """The gradient of the summed outputs, float32[features], as autograd computes it."""
+        """Return the gradient of the summed outputs, float32[features], as autograd computes it."""
         self._optimizer.zero_grad()
         self._model(inputs).sum().backward()
         return self._model.weight.grad.flatten()
 
     def step(self, gradient: Any) -> None:
-        """One step of SGD along the gradient summed over all ranks."""
+        """Take one step of SGD along the gradient summed over all ranks."""
         self._model.weight.grad = gradient.view(1, -1)
         self._optimizer.step()
 
     def weights(self) -> Any:
-        """float32[features]."""
+        """Return float32[features]."""
         return self._model.weight.detach().flatten()
 
 

@@ -1,7 +1,7 @@
-"""A rank's progress reports: events, heartbeats from another thread, and how long its threads got no processor.
+"""A rank's progress reports: events, heartbeats from another thread, and the time its threads waited for a CPU.
 
-The two are separate on purpose. A heartbeat shows that the process is alive; the progress counter, which only the main
-thread advances, shows that training makes progress. A rank with heartbeats but without progress is stuck.
+Events and heartbeats are separate on purpose. A heartbeat shows that the process is alive; the progress counter, which
+only the main thread advances, shows that training makes progress. A rank with heartbeats but without progress is stuck.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from preflight.agent import rank_events
 
 
 def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
-    """How long this thread was ready to run but did not run; None if the kernel does not count it.
+    """Return how long this thread was ready to run but did not run; None if the kernel does not count it.
 
     The second number of `schedstat` (Documentation/scheduler/sched-stats.rst), nanoseconds.
     """
@@ -27,7 +27,7 @@ def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
 
 
 def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
-    """`waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
+    """Return `waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
     found: dict[str, float] = {}
     try:
         for thread in os.listdir(root):
@@ -42,13 +42,13 @@ def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
 
 
 def threads_waited_s(root: str = "/proc/self/task") -> float | None:
-    """The sum of `waited_s` over the threads of this process; None if the kernel does not count it."""
+    """Return the sum of `waited_s` over the threads of this process; None if the kernel does not count it."""
     waits = waits_of_threads(root)
     return None if waits is None else sum(waits.values())
 
 
 def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
-    """How long the control groups of this process were throttled by their quota; None if unknown.
+    """Return how long the quota throttled the control groups of this process; None if unknown.
 
     `throttled_usec` of cgroup v2, `throttled_time` (nanoseconds) of v1.
     """
@@ -67,7 +67,7 @@ def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") ->
 
 
 def stolen_s(path: str = "/proc/stat") -> float:
-    """How long the hypervisor ran others instead of this machine, as the mean of its processors; 0 if unknown.
+    """Return how long the hypervisor ran other machines instead of this one, as the mean over its CPUs; 0 if unknown.
 
     The eighth number of the line `cpu` (proc_stat(5)), in clock ticks.
     """
@@ -80,11 +80,11 @@ def stolen_s(path: str = "/proc/stat") -> float:
 
 
 class StarvationClock:
-    """Adds up the time in which a thread of this process wanted a processor and got none.
+    """Adds up the time in which a thread of this process was ready but got no CPU.
 
-    Several threads may wait at once, and one that waits can hold up all others (they meet at barriers): an interval
-    between two readings counts as much as the thread that waited longest in it, or as long as the control group was
-    throttled, and never more than the interval itself.
+    Several threads may wait at once, and a waiting thread can hold up all others (they meet at barriers): an interval
+    between two readings counts as much as its longest waiting thread, or as long as the control group was throttled,
+    and never more than the interval itself.
     """
 
     def __init__(self) -> None:
@@ -95,12 +95,12 @@ class StarvationClock:
         self._stolen = stolen_s()
 
     def read(self) -> float | None:
-        """The total so far in seconds; None if the kernel does not count it."""
+        """Return the total so far in seconds; None if the kernel does not count it."""
         waits, now_s = waits_of_threads(), time.monotonic()
         if waits is None or self._waits is None:
             return None
         throttled, stolen = throttled_s() or 0.0, stolen_s()
-        waits.pop(str(threading.get_native_id()), None)  # the thread that reads is not one that works
+        waits.pop(str(threading.get_native_id()), None)  # the reading thread does no work
         longest = max((waited - self._waits.get(thread, 0.0) for thread, waited in waits.items()), default=0.0)
         lost = max(longest, throttled - self._throttled) + stolen - self._stolen
         self._total_s += min(max(lost, 0.0), now_s - self._read_at_s)
@@ -109,8 +109,8 @@ class StarvationClock:
 
 
 def _stat_files(root: str, own: str) -> list[str]:
-    """Possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the visible
-    root.
+    """Return possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the
+    visible root.
     """
     found: list[str] = []
     try:
@@ -130,7 +130,7 @@ def _stat_files(root: str, own: str) -> list[str]:
 
 Emit = Callable[[Dict[str, Any]], Any]
 
-#: The shortest time between reports of single short steps; heartbeats carry the counter in between.
+#: Shortest interval between reports of single short steps; heartbeats carry the counter in between.
 BRIEF_S = 0.1
 
 
@@ -170,7 +170,7 @@ class Progress:
 
     @property
     def began_s(self) -> float:
-        """The start of this rank, by `time.monotonic`."""
+        """Return the start of this rank, by `time.monotonic`."""
         return self._began
 
     def start(self) -> None:
@@ -229,7 +229,7 @@ class Progress:
 
         Args:
             waiting_for: ranks without which it cannot continue; empty when it depends on no other rank.
-            collective: whether it takes every rank; then it gets the next number, the same on all ranks.
+            collective: whether it needs every rank; then it gets the next number, the same on all ranks.
             loading: whether heartbeats may pause meanwhile, because libraries are loaded under the interpreter's lock.
             brief: whether it is one of many mostly short calls, such as steps, which are reported only every `BRIEF_S`.
             idle: whether there is nothing to do until one of `waiting_for` sends a request.

@@ -1,4 +1,5 @@
-"""Joins the others at the master's store, or reports why that is impossible, by testing its endpoint with plain TCP.
+"""Joins the others at the master's store, or reports why that is impossible, after a test of its endpoint with plain
+TCP.
 
 The master's port is bound and dialled before torch is imported, so that a port in use or a closed port is known at
 once; at the store, ranks of a different run or size, or with the same number, are detected.
@@ -23,14 +24,14 @@ from preflight.agent import rank_events
 from preflight.agent.wire import ProbeUnavailable
 from reference_trainer.common.progress import Progress
 
-#: Waits on the store are divided into pieces of this length, so that a rank can report whom it still waits for.
+#: Waits on the store are divided into pieces of this length, so that a rank can report which ranks are still missing.
 _SLICE_S = 1.0
 
 
 def open_listener(params: dict[str, Any], progress: Progress) -> socket.socket | None:
-    """Rank 0 binds the master port at once, before the slow import, so that a port in use is known early.
+    """Bind the master port on rank 0 before the slow import, so that a port in use is known early.
 
-    Not if the launcher serves the store itself (`agent_store`): then its port must be in use.
+    The port is not bound if the launcher serves the store itself (`agent_store`): then it must be in use.
     """
     if progress.rank != 0 or params.get("agent_store"):
         return None
@@ -59,7 +60,7 @@ class MasterDialer:
         self._thread.start()
 
     def result(self) -> DialResult:
-        """The last result, after the port opened or the time ran out."""
+        """Return the last result, after the port opened or the time ran out."""
         self._thread.join(self._timeout_s + 2 * ATTEMPT_S)
         return self._outcome
 
@@ -143,7 +144,6 @@ def join_store(
 
 
 def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout_s: float) -> Any:
-    """The store of rank 0, on its listening socket."""
     patience = timedelta(seconds=timeout_s)
     try:
         store = dist.TCPStore("127.0.0.1", port, None, True, patience, False, master_listen_fd=listener.fileno())
@@ -175,15 +175,16 @@ def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, wo
 
 
 def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> tuple[str, str]:
-    """The backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are known.
+    """Return the backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are
+    known.
 
     Args:
         wanted: `nccl`, `gloo`, or `auto`: nccl if every rank can use it, otherwise gloo.
-        obstacle: why this rank cannot use NCCL, as given to `join_store`; empty if it can.
+        obstacle: why this rank cannot use NCCL, as passed to `join_store`; empty if it can.
 
-    Returns it with a note, which names the first rank without a GPU if others have one.
-    Raises ProbeUnavailable if nccl is wanted and not every rank can use it: `missing` on a rank that cannot, `blocked`
-    on all others.
+    Returns the backend with a note, which names the first rank without a GPU if others have one. Raises
+    ProbeUnavailable if nccl is wanted and not every rank can use it: `missing` on a rank that cannot, `blocked` on all
+    others.
     """
     without = int(store.add("preflight/obstacles", 0)) if wanted != "gloo" else world_size
     if wanted == "gloo" or not without:
@@ -205,7 +206,7 @@ def _mismatch(progress: Progress, what: str, mine: Any, theirs: Any, rank_: int)
 
 
 def _await_some(store: Any, missing: list[int]) -> list[int]:
-    """The ranks in `missing` that are still missing after a brief wait for the first of them."""
+    """Return the ranks in `missing` that are still missing after a brief wait for the first of them."""
     try:
         store.wait([f"preflight/here/{missing[0]}"], timedelta(seconds=_SLICE_S))
     except Exception as error:
@@ -216,7 +217,7 @@ def _await_some(store: Any, missing: list[int]) -> list[int]:
 
 #: Time limit of one attempt to connect; a SYN that is lost is sent again after one second (RFC 6298).
 ATTEMPT_S = 2.5
-#: Between attempts: rank 0 may still be starting.
+#: Pause between attempts, because rank 0 may still be starting.
 RETRY_S = 0.2
 
 
@@ -324,7 +325,7 @@ def dial_until(
     on_dialled: Callable[[DialResult], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> DialResult:
-    """Retry until it opens or `timeout_s` has passed; `on_dialled` is called with each new result."""
+    """Retry until the port opens or `timeout_s` has passed; `on_dialled` is called with each new result."""
     ends = time.monotonic() + timeout_s
     before = ""
     while True:

@@ -26,7 +26,7 @@ from preflight.agent.process import list_folder, read_number
 
 INTERFACES = "/proc/self/net/dev"
 INFINIBAND = "/sys/class/infiniband"
-#: Ports answer in milliseconds.
+#: Time limit for reading ports, which normally takes milliseconds.
 PORTS_S = 1.5
 _WORD = 4
 
@@ -44,7 +44,7 @@ class CardCounters:
 
 
 def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCounters:
-    """The current counters."""
+    """Return the current counters."""
     problems = []
     found = _by_psutil() if interfaces == INTERFACES else None
     if found is None:
@@ -64,7 +64,9 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
 
 
 def between(before: CardCounters, after: CardCounters) -> CardCounters:
-    """The difference of two counts; counters that decreased (after a reset of the card) or are new are omitted."""
+    """Return the difference of two counts; counters that decreased (after a reset of the card) or are new are
+    omitted.
+    """
     problems = [text for text in dict.fromkeys((before.problem, after.problem)) if text]
     return CardCounters(
         _differences(before.interfaces, after.interfaces), _differences(before.ports, after.ports), "; ".join(problems)
@@ -81,7 +83,9 @@ def _differences(before: dict[str, list[int]], after: dict[str, list[int]]) -> d
 
 
 def _by_psutil() -> dict[str, list[int]] | None:
-    """Bytes sent and received by interface as counted by psutil; None if the rank's Python has no usable psutil."""
+    """Return bytes sent and received by interface as counted by psutil; None if the rank's Python has no usable
+    psutil.
+    """
     try:
         import psutil
 
@@ -93,7 +97,7 @@ def _by_psutil() -> dict[str, list[int]] | None:
 
 
 def parse_interfaces(text: str) -> dict[str, list[int]]:
-    """Bytes sent and received by interface, from /proc/net/dev: the first column is received, the ninth sent."""
+    """Return bytes sent and received by interface, from /proc/net/dev: the first column is received, the ninth sent."""
     found: dict[str, list[int]] = {}
     for line in text.splitlines():
         name, colon, rest = line.rpartition(":")
@@ -134,7 +138,7 @@ _MAX_WARNINGS, _MAX_LENGTH = 5, 200
 
 @dataclass(frozen=True)
 class NcclConnections:
-    """How NCCL connects one rank; all fields are empty without log output.
+    """The connections of one rank according to NCCL; all fields are empty without log output.
 
     Args:
         network: what carries data between nodes: `IB`, `Socket`, or the name of a plugin.
@@ -153,7 +157,7 @@ class NcclConnections:
 
     @property
     def sockets(self) -> bool:
-        """Whether data between nodes goes over plain sockets."""
+        """Return whether data between nodes goes over plain sockets."""
         return self.network.lower().endswith("socket") or any(name.startswith("NET/Socket") for name in self.via)
 
 
@@ -188,18 +192,18 @@ def parse(text: str) -> NcclConnections:
             warnings.append(found.group(1).strip()[:_MAX_LENGTH])
     if not network and len(devices) == 1:
         (network,) = devices
-    return NcclConnections(version, network, _of_network(network, devices), via, direct, warnings)
+    return NcclConnections(version, network, _network_devices(network, devices), via, direct, warnings)
 
 
 def _devices(text: str) -> list[str]:
-    """The names in `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>` or `[0]eth0:10.0.0.1<0>`."""
+    """Return the names in `[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>` or `[0]eth0:10.0.0.1<0>`."""
     text = text.partition("; OOB")[0]
     ports = [f"{name}:{port}" for name, port, _ in _DEVICE.findall(text)]
     return ports or _ADDRESS.findall(text)
 
 
-def _of_network(network: str, devices: dict[str, list[str]]) -> list[str]:
-    """The devices of the selected network: RDMA plugins (IBext) name theirs as NCCL itself does."""
+def _network_devices(network: str, devices: dict[str, list[str]]) -> list[str]:
+    """Return the devices of the selected network: RDMA plugins (IBext) name devices as NCCL itself does."""
     if network in devices:
         return devices[network]
     if network.lower().endswith("socket"):
@@ -217,7 +221,7 @@ class Capture:
         environment["NCCL_DEBUG_FILE"] = path
 
     def text(self) -> str:
-        """The log so far."""
+        """Return the log so far."""
         # NCCL before 2.8 leaves its file buffered by the C library.
         ctypes.CDLL(None).fflush(None)
         size = os.fstat(self._fd).st_size
@@ -225,7 +229,7 @@ class Capture:
 
 
 def _anonymous() -> tuple[int, str]:
-    """An anonymous file, and the path under which this process can open it again."""
+    """Return an anonymous file, and the path under which this process can open it again."""
     try:
         fd = os.memfd_create("preflight-nccl")
     except (AttributeError, OSError):

@@ -1,7 +1,7 @@
-"""A watchdog for a rank without an agent: it ends every wait, and finds the awaited rank through the ranks' own lines.
+"""A watchdog for a rank without an agent: it ends every wait, and finds the missing rank from the ranks' own posts.
 
-Each rank posts its progress there; a rank that is stuck too long looks for the one that is behind, and a rank that
-failed leaves the reason, so that the others end with it instead of with "connection closed".
+Each rank posts its progress; a rank that is stuck too long looks for the one that is behind, and a rank that failed
+posts the reason, so that the others end with that reason instead of "connection closed".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from preflight.agent import rank_events
 from reference_trainer.common.arrays import JsonLines
 from reference_trainer.common.launcher_environment import LaunchedRank
 
-#: How often a rank posts its progress, and looks for failures of others.
+#: Interval at which a rank posts its progress and looks for failures of others.
 POLL_S = 0.5
 #: A rank without new posts for this long is silent.
 SILENT_S = 3.0
@@ -36,9 +36,9 @@ class RankWatchdog:
     """The deadlines of one rank, and its knowledge of the others.
 
     Args:
-        deadline_s: the limit for everything.
+        deadline_s: the limit for the whole run.
         stall_s: the limit for one step, once all ranks have met; meeting has its own limit. Time in which the rank
-            wanted a processor and got none does not count.
+            was ready but got no CPU does not count.
         print_line: prints a line for people. `end`: ends the process; `os._exit`, because the main thread may be stuck.
     """
 
@@ -107,7 +107,7 @@ class RankWatchdog:
             self._since, self._starved_until_progress_s = at_s, self._starved_s
 
     def on_store(self, store: Any) -> None:
-        """Use the ranks' store, which exists now, through a separate connection, because the first may be busy."""
+        """Use the ranks' store, once it exists, through a separate connection, because the first may be busy."""
         import torch.distributed as dist
 
         self._first = store  # rank 0 serves it as long as a reference exists
@@ -118,11 +118,11 @@ class RankWatchdog:
             self._store.set("token", f"{time.time_ns():x}")
 
     def on_lines(self, lines: dict[int, JsonLines]) -> None:
-        """Use these connections, from rank 0 to all others, where there is no store."""
+        """Use these connections, from rank 0 to all others, if there is no store."""
         self._lines = PeerLines(self._place.rank, self._own["host"], lines, self.end_run)
 
     def token(self) -> str:
-        """Identifies this run among others; empty if rank 0 was never reached."""
+        """Return an identifier of this run; empty if rank 0 was never reached."""
         try:
             if self._store is not None and self._store.check(["token"]):
                 return str(self._store.get("token").decode())
@@ -139,7 +139,7 @@ class RankWatchdog:
         self.end_run(f"{self._name()}: {reason}")
 
     def finished(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
-        """Finish this rank: return the verdict on all ranks, why there is none, and (on rank 0) the summary of all
+        """Finish this rank. Returns the verdict on all ranks, why there is none, and (on rank 0) the summary of all
         ranks.
         """
         self._closing = True
@@ -192,7 +192,7 @@ class RankWatchdog:
         return not why, why, [reports[rank] for rank in sorted(reports)]
 
     def end_run(self, reason: str) -> None:
-        """NO-GO: publish the reason, print it, write the report, and end the process at once."""
+        """End the run with NO-GO: publish the reason, print it, write the report, and end the process immediately."""
         if not self._end_lock.acquire(False):
             time.sleep(_READ_WITHIN_S + 60)  # another thread is already ending the process
             return
@@ -289,7 +289,7 @@ class RankWatchdog:
             return
 
     def _await_culprit(self) -> str:
-        """The reason that another rank gave, or the rank that fell silent; empty if there is neither."""
+        """Return the reason that another rank published, or the rank that fell silent; empty if there is neither."""
         ends = time.monotonic() + SILENT_S + 2 * POLL_S
         while self._lines is not None and time.monotonic() < ends:
             if self._lines.reason:
@@ -391,13 +391,13 @@ class PeerLines:
         threading.Thread(target=self._read, name="preflight-peers", daemon=True).start()
 
     def fail(self, reason: str) -> None:
-        """Tell the others why the run ends, from rank 0 or through it."""
+        """Tell the others why the run ends, directly or through rank 0."""
         self._closed = True
         for other in self._lines:
             self._send(other, failure=reason)
 
     def finish(self, summary: dict[str, Any], wait_s: float) -> dict[int, dict[str, Any]]:
-        """On rank 0, the summaries of all other ranks that report in time; elsewhere, send one."""
+        """On rank 0, return the summaries of all other ranks that report in time; elsewhere, send one."""
         if self._rank:
             self._send(0, report=summary)
             return {}
@@ -411,7 +411,7 @@ class PeerLines:
             self._send(other, verdict={"go": go, "why": why})
 
     def await_verdict(self, wait_s: float) -> dict[str, Any] | None:
-        """The verdict of rank 0; None if there is none in time."""
+        """Return the verdict of rank 0; None if there is none in time."""
         self._wait(lambda: self._verdict is not None, wait_s)
         return self._verdict
 

@@ -1,10 +1,10 @@
 """One rank of the collective smoke run in Paddle, for jobs whose interpreter has paddle and no torch.
 
-The same phases, the same known sums and the same judgement as with torch. The two windows of `pace` and the sweep of
-bandwidths are measured only with torch.
+Phases, known sums and judgement are the same as with torch. The two windows of `pace` and the sweep of bandwidths are
+measured only with torch.
 
 When a rank is lost, Paddle's Gloo throws in a place where C++ calls `std::terminate`, and the process aborts at once.
-Whether its watch still names the lost rank would be chance.
+Its watch might not name the lost rank in time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reference_trainer.common.arrays import NUMPY
 from reference_trainer.common.messages import RankFault
 from reference_trainer.common.progress import Progress
 
-#: A rank that watches the others itself gets this long to say which one was lost before Paddle aborts it.
+#: Time that a rank with its own watch gets to report the lost rank before Paddle aborts it.
 ABORT_DELAY_S = 5.0
 
 
@@ -73,7 +73,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
         "exact_digest": second.digest,
     }
     if params.get("until") != rank_events.EXACT:
-        report.update(_trained(paddle, collectives, progress, world_size, steps))
+        report.update(_train_and_compare(paddle, collectives, progress, world_size, steps))
         report["exact_steps"] = min(steps, oracle.MAX_EXACT_STEPS)
     collectives.barrier("last barrier")
     progress.reached(rank_events.DONE)
@@ -118,7 +118,7 @@ def _assemble(
 def _agree_on_backend(
     params: dict[str, Any], progress: Progress, lines: dict[int, arrays.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
-    """The backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
+    """Return the backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
 
     The connections are then closed, or given to `params["on_lines"]`.
 
@@ -138,14 +138,14 @@ def _agree_on_backend(
         progress.entering("agreement on the backend", waiting_for=sorted(lines))
         ends = time.monotonic() + timeout_s
         if progress.rank == 0:
-            answers = {rank: _received(line, ends, rank) for rank, line in lines.items()}
+            answers = {rank: _receive(line, ends, rank) for rank, line in lines.items()}
             able = not obstacle and all(answer.get("nccl") for answer in answers.values())
             backend = "nccl" if able else "gloo"
             for line in lines.values():
                 line.send(backend=backend)
         else:
             lines[0].send(nccl=not obstacle)
-            backend = str(_received(lines[0], ends, 0).get("backend", "gloo"))
+            backend = str(_receive(lines[0], ends, 0).get("backend", "gloo"))
         progress.left()
         kept = _keep(params, lines)
         return backend
@@ -162,14 +162,16 @@ def _keep(params: dict[str, Any], lines: dict[int, arrays.JsonLines]) -> bool:
     return True
 
 
-def _received(line: arrays.JsonLines, ends: float, rank: int) -> dict[str, Any]:
+def _receive(line: arrays.JsonLines, ends: float, rank: int) -> dict[str, Any]:
     message = line.receive(ends)
     if message is None:
-        raise ProbeUnavailable("timeout", f"rank {rank} did not tell in time whether it can use nccl")
+        raise ProbeUnavailable("timeout", f"rank {rank} did not report in time whether it can use nccl")
     return message
 
 
-def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int) -> dict[str, Any]:
+def _train_and_compare(
+    paddle: Any, collectives: Any, progress: Progress, world_size: int, steps: int
+) -> dict[str, Any]:
     """Run ordinary DataParallel steps; return their results."""
     model = build(paddle)
     progress.entering("DataParallel setup", collective=True, root=rank_events.ANY_RANK)
@@ -205,7 +207,7 @@ def _trained(paddle: Any, collectives: Any, progress: Progress, world_size: int,
 
 
 def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
-    """The SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
+    """Return the SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
     import numpy
 
     mine = numpy.frombuffer(bytes.fromhex(own_values), dtype="uint8").astype("int32")
@@ -215,7 +217,7 @@ def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
 
 
 def _drift(model: Any, collectives: Any) -> training.Drift:
-    """Compare the weights of this rank with those of rank 0. All ranks call it, since rank 0 sends its own."""
+    """Compare the weights of this rank with those of rank 0. All ranks call this, because rank 0 sends its own."""
     import numpy
 
     own = numpy.concatenate([parameter.numpy().reshape(-1) for parameter in model.parameters()])
@@ -225,7 +227,9 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
 
 
 def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
-    """The samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes int64[BATCH]."""
+    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
+    int64[BATCH].
+    """
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -236,7 +240,7 @@ def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
 
 
 def build(paddle: Any) -> Any:
-    """The model, the same on every rank."""
+    """Return the model, the same on every rank."""
     paddle.seed(7)
     return paddle.nn.Sequential(paddle.nn.Linear(INPUTS, HIDDEN), paddle.nn.ReLU(), paddle.nn.Linear(HIDDEN, CLASSES))
 
@@ -251,7 +255,9 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """`steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each."""
+    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each
+    step.
+    """
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
@@ -271,7 +277,7 @@ def train(
 
 
 def unmoved(paddle: Any, model: Any) -> list[str]:
-    """The tensors of `model` that are unchanged since the start."""
+    """Return the tensors of `model` that are unchanged since the start."""
     import numpy
 
     start = dict(build(paddle).named_parameters())
@@ -279,7 +285,7 @@ def unmoved(paddle: Any, model: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """SHA-256 over the bytes of every parameter, in order."""
+    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         found.update(parameter.numpy().tobytes())
@@ -289,7 +295,9 @@ def digest(model: Any) -> str:
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
 ) -> float | None:
-    """Largest difference between `model` and that of one process that trained on all shards; None if not compared."""
+    """Return the largest difference between `model` and that of one process that trained on all shards; None if it is
+    not compared.
+    """
     import numpy
 
     if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
@@ -318,19 +326,19 @@ class ExactModel:
         self._optimizer = paddle.optimizer.SGD(oracle.LEARNING_RATE, parameters=self._layer.parameters())
 
     def gradient(self, inputs: Any) -> Any:
-        """The gradient of the summed outputs, float32[features] of numpy, as autograd computes it."""
+        """Return the gradient of the summed outputs, float32[features] of numpy, as autograd computes it."""
         self._optimizer.clear_grad()
         self._layer(self._paddle.to_tensor(inputs)).sum().backward()
         return self._layer.weight.grad.numpy().reshape(-1).copy()
 
     def step(self, gradient: Any) -> None:
-        """One step of SGD along the gradient summed over all ranks."""
+        """Take one step of SGD along the gradient summed over all ranks."""
         weight = self._layer.weight
         weight.grad.set_value(self._paddle.to_tensor(gradient.reshape(-1, 1)))
         self._optimizer.step()
 
     def weights(self) -> Any:
-        """float32[features] of numpy."""
+        """Return float32[features] of numpy."""
         return self._layer.weight.numpy().reshape(-1)
 
 
@@ -339,7 +347,7 @@ _LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
 
 
 def load_paddle(progress: Progress) -> Any:
-    """`paddle`, imported under an announcement because it takes seconds.
+    """Return `paddle`, imported under an announcement because it takes seconds.
 
     Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
     """
@@ -355,7 +363,7 @@ def load_paddle(progress: Progress) -> Any:
 
 
 def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
-    """Why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
+    """Return why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
     wanted = str(params.get("backend", "auto"))
     if wanted == "gloo":
         return ""
@@ -371,14 +379,14 @@ def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
 
 
 def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
-    """Paddle's name of the device of this rank for `nccl` or `gloo`."""
+    """Return Paddle's name for the device of this rank, for `nccl` or `gloo`."""
     if backend != "nccl":
         return "cpu"
     return "gpu:%d" % (int(params.get("local_rank", 0)) % paddle.device.cuda.device_count())
 
 
 def versions(paddle: Any, device: str) -> dict[str, str]:
-    """Versions for the report; empty if there is none."""
+    """Return versions for the report; empty if there is none."""
     on_gpu = device != "cpu"
     name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
     return {
@@ -397,7 +405,7 @@ def join_group(
     early attempt. A single rank has no group, because Paddle creates none.
     """
     world_size = int(params["world_size"])
-    _environment(params, backend, device, timeout_s)
+    _set_environment(params, backend, device, timeout_s)
     paddle.set_device(device)
     if world_size > 1:
         host, port = str(params["master_addr"]), int(params["master_port"])
@@ -418,8 +426,8 @@ def join_group(
     return collectives
 
 
-def _environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
-    """The variables that `paddle.distributed.launch` would set; they replace those in the job's environment."""
+def _set_environment(params: dict[str, Any], backend: str, device: str, timeout_s: float) -> None:
+    """Set the variables that `paddle.distributed.launch` would set, in place of those in the job's environment."""
     rank, world_size = int(params["rank"]), int(params["world_size"])
     master = "{}:{}".format(params["master_addr"], params["master_port"])
     # Only their number and order matter for the group; nothing listens there.
@@ -511,9 +519,9 @@ _kept: list[Any] = []
 
 
 def delay_abort(seconds: float) -> bool:
-    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end it.
+    """Before `std::terminate` aborts this process, let its other threads run for `seconds`; they may end the process.
 
-    Returns False where the C++ library is not the shared one of GCC; the process then aborts as before.
+    Returns False if the C++ library is not the shared one of GCC; the process then aborts as before.
     """
     try:
         set_terminate = getattr(ctypes.CDLL(_LIBRARY), _SET_TERMINATE)

@@ -3,10 +3,8 @@
 Paddle merges the workers' pushes, so its servers are judged by the training result and by whether all workers read the
 same values, not bit by bit.
 
-It reports for Paddle's server, which is its child process: it accepts workers, handles their barriers, and ends the
-server.
-
-Paddle's server cannot be stopped, and holds the interpreter while it serves.
+The server process reports for Paddle's server, which is its child process: it accepts workers, handles their barriers,
+and ends the child. Paddle's server cannot be stopped, and holds the interpreter while it serves.
 
 All processes connect to the servers' ports first; only then do Paddle's servers bind these ports. The connections stay
 open and carry the barriers, because otherwise Paddle's workers would continue without a server, and its servers would
@@ -39,7 +37,7 @@ from reference_trainer.ps import settings
 from reference_trainer.ps.run_report import ServerReport, ServerStats, WorkerReport, WorkerStats
 from reference_trainer.ps.settings import ProcessFault, Settings, split_endpoint
 
-#: Paddle's client sends a push asynchronously: it has reached the server after at most this time.
+#: Longest time until a push, which Paddle's client sends asynchronously, has reached the server.
 _SETTLE_S = 5.0
 _REPEAT_S = 0.2
 #: Pushes of Paddle 2.6 arrive some ten steps late: fewer steps than this show no training progress.
@@ -129,7 +127,9 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
 
 
 def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, Any], str]:
-    """The dense parameters after everyone's last push, and their SHA-256; they are read until they no longer change."""
+    """Return the dense parameters after everyone's last push, and their SHA-256; they are read until they no longer
+    change.
+    """
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
     digest = ""
@@ -145,7 +145,7 @@ def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, A
     return values, now
 
 
-#: How often it checks whether Paddle's server still runs.
+#: Interval between checks whether Paddle's server still runs.
 _POLL_S = 0.2
 
 
@@ -229,7 +229,7 @@ def _serve(
 
 
 def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
-    """Die or stop, if that is the injected fault, when workers finish training; return whether it happened.
+    """If the injected fault is to die or stop when workers finish training, do so. Returns whether it happened.
 
     This process does not see single steps. Its child, Paddle's server, ends with it.
     """
@@ -280,7 +280,9 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """The server's version of paddle, once imported. Raises ProbeUnavailable with its output if that fails."""
+        """Return the server's version of paddle, once imported. Raises ProbeUnavailable with its output if the import
+        fails.
+        """
         ends = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
@@ -303,7 +305,7 @@ class PaddleServerProcess:
         os.write(self._writing, b"go\n")
 
     def exit_reason(self) -> str:
-        """A description of how it ended; empty while it runs."""
+        """Return how the process ended; empty while it runs."""
         if not self.pid:
             return "ended"
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -336,7 +338,7 @@ def _describe_status(status: int) -> str:
 
 
 def _serve_paddle(config: Settings, reading: int, writing: int) -> None:
-    """The child process: never returns."""
+    """Run the child process; never returns."""
     code = 1
     try:
         set_environment(config, "server", "")
@@ -365,7 +367,7 @@ PROGRESS_TIMEOUT_S = 600.0
 
 
 def own_values(config: Settings) -> dict[str, Any]:
-    """The report of a process about itself when it connects."""
+    """Return the report of a process about itself when it connects."""
     return {
         "rank": config.rank,
         "index": config.index,
@@ -508,7 +510,7 @@ class ServerConnections:
                 self._gone(server)
 
     def seen(self) -> list[ServerStats]:
-        """This worker's observations of each server."""
+        """Return this worker's data about each server."""
         return [
             ServerStats(server, where, "", dialled.address, dialled.source, dialled.result, dialled.error)
             for server, (where, dialled) in enumerate(zip(self._config.endpoints, self._dialled))
@@ -530,7 +532,7 @@ TABLE = "preflight_embedding"
 
 
 def set_environment(config: Settings, role: str, address: str) -> None:
-    """The variables that configure Paddle's role maker for the run; they replace the job's own."""
+    """Set the variables that configure Paddle's role maker for the run, in place of the job's own."""
     host, port = split_endpoint(config.endpoint) if role == "server" else (address, 0)
     os.environ.update(
         TRAINING_ROLE="PSERVER" if role == "server" else "TRAINER",
@@ -542,13 +544,13 @@ def set_environment(config: Settings, role: str, address: str) -> None:
         PADDLE_PORT=str(port),
         # Workers connect to the servers themselves, before Paddle is imported.
         PADDLE_WITH_GLOO="0",
-        # Releases with the new intermediate representation divide no programs for servers unless it is off.
+        # Releases with the new intermediate representation divide programs for servers only if it is off.
         FLAGS_enable_pir_api="0",
     )
 
 
 def load_paddle() -> Any:
-    """`paddle`. Raises ProbeUnavailable of kind `missing` if it, or its parameter server, is not available."""
+    """Return `paddle`. Raises ProbeUnavailable of kind `missing` if it, or its parameter server, is not available."""
     try:
         import paddle
         from paddle.base import core
@@ -591,7 +593,7 @@ class Program:
         self.main = paddle.static.default_main_program()
 
     def dense(self) -> dict[str, Any]:
-        """This process's copy of every dense parameter: numpy arrays by name."""
+        """Return this process's copy of every dense parameter: numpy arrays by name."""
         import numpy
 
         scope = self.paddle.static.global_scope()
@@ -645,7 +647,7 @@ class Training:
 
 
 def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
-    """One worker's samples around one centre per class, and table rows that only it looks up."""
+    """Return one worker's samples around one centre per class, and table rows that only it looks up."""
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -659,7 +661,7 @@ def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
 
 
 def unmoved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """The parameters whose bits have not changed."""
+    """Return the parameters whose bits have not changed."""
     import numpy
 
     return [name for name in before if numpy.array_equal(before[name], after[name])]

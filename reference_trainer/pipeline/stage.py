@@ -2,7 +2,7 @@
 
 Ranks are laid out as in Megatron-LM: stage s of replica r is rank s x (ranks / stages) + r. Two steps with a flush in
 the requested schedule, then one without a flush, in which each microbatch's backward pass needs the weights of its
-forward pass. Wrong values are replaced with correct ones where they are found, so that only the stage or path that
+forward pass. Wrong values are replaced with correct ones where they are found, so that only the stage or link that
 caused them is blamed.
 
 GPipe: all forward passes, then all backward passes (arXiv 1811.06965). 1F1B: after as many forward passes as there are
@@ -16,7 +16,7 @@ below 2^24 times a power of two (for up to `MAX_STAGES` stages), and 32-bit floa
 
 The gradient of each microbatch occupies a separate digit in base 4, as in `oracle`, so that a sum shows which one is
 missing or was added twice; and the weights of each version differ in the digits of the microbatches that made it, so
-that a backward pass that did not use the weights of its forward pass shows which ones it used.
+that a backward pass with other weights than its forward pass shows which weights it used.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def run(
 
 
 def pipeline_problem(world_size: int, stages: int, microbatches: int, schedule: str) -> str:
-    """Why such a pipeline is impossible; empty if it is possible."""
+    """Return why such a pipeline is impossible; empty if it is possible."""
     if schedule not in SCHEDULES:
         return "unknown schedule {!r}; expected one of {}".format(schedule, " and ".join(sorted(SCHEDULES)))
     if not 2 <= stages <= MAX_STAGES:
@@ -128,7 +128,7 @@ def pipeline_problem(world_size: int, stages: int, microbatches: int, schedule: 
 
 
 def _share(before: float | None, after: float | None, computed_s: float) -> float | None:
-    """The share of working time in which other processes used the CPU."""
+    """Return the share of working time in which other processes used the CPU."""
     if before is None or after is None or computed_s <= 0:
         return None
     return round(max(0.0, after - before) / (computed_s + max(0.0, after - before)), 3)
@@ -137,7 +137,9 @@ def _share(before: float | None, after: float | None, computed_s: float) -> floa
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
 ) -> tuple[list[float], float, float]:
-    """For each stage the slowest replica's time per microbatch; the mean working time of stages; the longest step."""
+    """Return the slowest replica's time per microbatch by stage, the mean working time of stages, and the longest
+    step.
+    """
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
     collectives.maximum(times, "times of the pipeline's stages")
@@ -201,15 +203,15 @@ class _Stage:
                 time.sleep(3600.0)
             at = self._now()
             if slot.kind == FORWARD:
-                value = self._checked_input(expected, slot, move, came, name, expected.activations)
+                value = self._require_input(expected, slot, move, came, name, expected.activations)
                 kept = (value.requires_grad_(), self._weights.clone().requires_grad_())
                 made = _forward(self._torch, *kept)
                 held[slot.microbatch] = (*kept, made)
-                result = self._checked_output(expected, slot, made.detach(), name)
+                result = self._require_output(expected, slot, made.detach(), name)
             else:
-                value = self._checked_input(expected, slot, move, came, name, expected.gradients)
+                value = self._require_input(expected, slot, move, came, name, expected.gradients)
                 inputs, own = self._backward(held.pop(slot.microbatch), value)
-                result = self._checked_output(expected, slot, inputs, name)
+                result = self._require_output(expected, slot, inputs, name)
                 gradient += own
                 if not flush:
                     self._weights = self._weights + LEARNING_RATE * own
@@ -235,7 +237,7 @@ class _Stage:
         return time.perf_counter()
 
     def _backward(self, held: tuple[Any, Any, Any], gradient: Any) -> tuple[Any, Any]:
-        """The gradients of the input and of the weights, as autograd computes them."""
+        """Return the gradients of the input and of the weights, as autograd computes them."""
         inputs, weights, made = held
         if self._fault.get("stale_weights"):
             weights = self._weights.clone().requires_grad_()
@@ -243,7 +245,7 @@ class _Stage:
         made.backward(gradient)
         return inputs.grad, weights.grad
 
-    def _checked_input(
+    def _require_input(
         self,
         expected: ExpectedValues,
         slot: Slot,
@@ -252,7 +254,7 @@ class _Stage:
         step: str,
         right: Callable[[int, int], Any],
     ) -> Any:
-        """The input of a slot: the received one, or the correct one if that is wrong or nothing was received."""
+        """Return the input of a slot: the received one, or the correct one if that is wrong or nothing was received."""
         at = self.number if slot.kind == FORWARD else self.number + 1
         if move.receive_from is None:
             return right(at, slot.microbatch)
@@ -260,8 +262,8 @@ class _Stage:
         self._note(found)
         return received if found is None else right(at, slot.microbatch)
 
-    def _checked_output(self, expected: ExpectedValues, slot: Slot, computed: Any, step: str) -> Any:
-        """The output of a slot, or the correct one if it is wrong."""
+    def _require_output(self, expected: ExpectedValues, slot: Slot, computed: Any, step: str) -> Any:
+        """Return the output of a slot, or the correct one if it is wrong."""
         found = expected.judge(slot, self.number, computed, step)
         self._note(found)
         if found is None:
@@ -320,13 +322,13 @@ def _named(slot: Slot) -> tuple[str, int]:
 
 
 def _forward(torch: Any, inputs: Any, weights: Any) -> Any:
-    """The stage itself: see `expected_values`."""
+    """Compute the output of the stage: see `expected_values`."""
     a, b = inputs[0], inputs[1]
     return torch.stack([a, b + weights * a])
 
 
 def _work(torch: Any, device: Any) -> Callable[[Slot, int], None]:
-    """Work that takes as long as a small layer: computing only the known values would measure overhead."""
+    """Return work that takes as long as a small layer: computing only the known values would measure overhead."""
     size = CPU_SIZE if device.type == "cpu" else pace.GPU_SIZE
     matrix = torch.randn(size, size, device=device)
 
@@ -364,13 +366,15 @@ class Exchange:
 
 
 def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """All forward passes, then all backward passes, in the same order on every stage."""
+    """Return the slots of a stage: all forward passes, then all backward passes, in the same order on every stage."""
     forward = [Slot(FORWARD, m) for m in range(microbatches)]
     return forward + [Slot(BACKWARD, m) for m in range(microbatches)]
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """`stages - 1 - stage` forward passes to fill the pipeline, then one forward and one backward in turn."""
+    """Return the slots of a stage: `stages - 1 - stage` forward passes to fill the pipeline, then one forward and one
+    backward in turn.
+    """
     ahead = min(stages - 1 - stage, microbatches)
     found = [Slot(FORWARD, m) for m in range(ahead)]
     for m in range(microbatches - ahead):
@@ -382,12 +386,12 @@ SCHEDULES: dict[str, Callable[[int, int, int], list[Slot]]] = {GPIPE: gpipe, ONE
 
 
 def bubble(stages: int, microbatches: int) -> float:
-    """The share of a step in which a stage of a balanced pipeline waits (arXiv 2104.04473, section 2.2)."""
+    """Return the share of a step in which a stage of a balanced pipeline waits (arXiv 2104.04473, section 2.2)."""
     return (stages - 1) / (microbatches + stages - 1)
 
 
 def exchanges(slots: list[Slot], stage: int, stages: int) -> list[Exchange]:
-    """The exchanges before each slot, and after the last: one more than there are slots.
+    """Return the exchanges before each slot, and after the last: one more than there are slots.
 
     Sending the last result and receiving the next input are combined, because two neighbours that send to each other
     at the same time would both wait for the other to receive.
@@ -401,20 +405,20 @@ def exchanges(slots: list[Slot], stage: int, stages: int) -> list[Exchange]:
 
 
 def _consumer(slot: Slot, stage: int, stages: int) -> int | None:
-    """The stage that uses the result of a slot."""
+    """Return the stage that uses the result of a slot."""
     other = stage + 1 if slot.kind == FORWARD else stage - 1
     return other if 0 <= other < stages else None
 
 
 def _producer(slot: Slot, stage: int, stages: int) -> int | None:
-    """The stage whose result a slot needs."""
+    """Return the stage whose result a slot needs."""
     other = stage - 1 if slot.kind == FORWARD else stage + 1
     return other if 0 <= other < stages else None
 
 
 def versions(slots: list[Slot], *, flush: bool) -> list[int]:
-    """By microbatch, the version of the weights (number of updates) of its forward pass, which its backward pass must
-    use as well.
+    """Return, by microbatch, the version of the weights (number of updates) of its forward pass, which its backward
+    pass must use as well.
 
     Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
     """
@@ -469,8 +473,8 @@ class ExpectedValues:
 
     Args:
         updates: the number of updates by all microbatches before this step.
-        replica: the replica of the pipeline: each has values of its own, so that crossed ones are noticed.
-        flush: the weights are updated once, after all backward passes; else after each (PipeDream).
+        replica: the replica of the pipeline: each has its own values, so that crossed ones are noticed.
+        flush: whether the weights are updated once, after all backward passes; otherwise after each (PipeDream).
     """
 
     def __init__(
@@ -495,19 +499,19 @@ class ExpectedValues:
         self.version = [versions(each, flush=flush) for each in slots]
 
     def weights(self, stage: int, version: int) -> Any:
-        """float32[ELEMENTS]: the weights of a stage after updates by `version` microbatches of this step."""
+        """Return float32[ELEMENTS]: the weights of a stage after updates by `version` microbatches of this step."""
         return self._unit * self._quanta(stage, version)
 
     def activations(self, stage: int, microbatch: int) -> Any:
-        """float32[2, ELEMENTS]: the input of `stage`; for stage number `stages`, the output of the last one."""
+        """Return float32[2, ELEMENTS]: the input of `stage`; for stage number `stages`, the output of the last one."""
         quanta = microbatch + 1.0
         for before in range(stage):
             quanta += self._quanta(before, self.version[before][microbatch])
         return arrays.stack([self._unit, self._unit * self._unit * quanta])
 
     def gradients(self, stage: int, microbatch: int, version: int | None = None) -> Any:
-        """float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the backward
-        passes.
+        """Return float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the
+        backward passes.
 
         `version` overrides the correct version of this stage's own weights.
         """
@@ -544,7 +548,7 @@ class ExpectedValues:
         )
 
     def _other(self, slot: Slot, at: int, got: Any) -> str:
-        """Whether another microbatch, or nothing, was received instead of this one."""
+        """Return a message if another microbatch, or nothing, was received instead of this one."""
         if not bool((got != 0).any()):
             return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
         for m in range(self.microbatches):
@@ -554,7 +558,7 @@ class ExpectedValues:
         return ""
 
     def _stale(self, slot: Slot, stage: int, got: Any) -> str:
-        """Whether a backward pass used different weights from its forward pass."""
+        """Return a message if a backward pass used different weights from its forward pass."""
         if slot.kind == FORWARD:
             return ""
         own = self.version[stage][slot.microbatch]
@@ -572,7 +576,7 @@ class ExpectedValues:
 
 
 def mantissa_limit(stages: int, microbatches: int) -> int:
-    """The largest number in a unit: its square times the most quanta of an activation stays below 2^24."""
+    """Return the largest number in a unit: its square times the most quanta of an activation stays below 2^24."""
     weights = (_START + stages) / LEARNING_RATE + (MAX_UPDATES + 1) * oracle.total(0, microbatches)
     most = stages * weights + (microbatches + 1) / LEARNING_RATE
     return max(1, int((2.0**24 / most) ** 0.5))

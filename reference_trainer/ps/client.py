@@ -1,6 +1,4 @@
-"""A worker's connections to all servers: it pulls, looks up rows, pushes, waits at barriers, and counts waits and round
-trips.
-"""
+"""A worker's connections to all servers: pulls, row look-ups, pushes, barriers, and counts of waits and round trips."""
 
 from __future__ import annotations
 
@@ -93,14 +91,14 @@ class Client:
         #: Maximum rows of each table in one request to a server.
         self._capacities = [[config.capacity(s, t) for t in range(len(self._tables))] for s in range(len(channels))]
         self._alive_s = 0.0
-        #: No server has any data of this worker yet.
+        #: Whether no server has any data of this worker yet.
         self._all_begin = True
         #: The memory that queued frames refer to.
         self._kept: list[Any] = []
         for server in self.servers:
-            server.channel.on_wait_change = functools.partial(self._noticed, server.index)
+            server.channel.on_wait_change = functools.partial(self._record_delay, server.index)
 
-    def _noticed(self, server: int, lasts: bool) -> None:
+    def _record_delay(self, server: int, lasts: bool) -> None:
         """Record that one server delays this worker, or no longer does."""
         self._wait([server] if lasts else [])
         if lasts:
@@ -126,17 +124,17 @@ class Client:
         self.flush()
         for server in self._pending_servers():
             if not server.shards:
-                self._reply(server, 0, 0)
+                self._read_reply_header(server, 0, 0)
             for shard in server.shards:
                 more = versions_bytes(self.config, shard)
-                self._reply(server, shard.number, shard.bytes + more)
+                self._read_reply_header(server, shard.number, shard.bytes + more)
                 server.channel.read_payload(server.pulled.bytes_of(shard.begin, shard.elements))
                 flat = self._read_versions(server, more)
                 count = self.config.workers
                 server.versions[shard.number] = [flat[at : at + count] for at in range(0, len(flat), count)]
 
     def lookup(self, table: int, rows: Rows, clock: int) -> Any:
-        """The values of distinct rows: float32[n, width], in the order of `rows.rows`."""
+        """Return the values of distinct rows: float32[n, width], in the order of `rows.rows`."""
         self.request_rows(table, rows, clock)
         return self.receive_rows(table, rows)
 
@@ -148,7 +146,7 @@ class Client:
         for server in self._pending_servers():
             mine, places = rows.mine[server.index]
             more = 4 * self.config.workers
-            self._reply(server, table, int(mine.numel()) * width * 4 + more)
+            self._read_reply_header(server, table, int(mine.numel()) * width * 4 + more)
             part = whole
             if places is not None:
                 part, views = empty(int(mine.numel()), width)
@@ -166,7 +164,7 @@ class Client:
         return array.array("I", bytes(data)).tolist()
 
     def history(self, server: Server, most_bytes: int) -> bytes:
-        """The order of all pushes and reads of the training at one server."""
+        """Return the order of all pushes and reads of the training at one server."""
         server.channel.send(Header(frames.HISTORY, 0, self.index, phase=self.phase))
         while True:
             header = server.channel.receive()
@@ -242,7 +240,7 @@ class Client:
         self._kept.append(keep)
 
     def _apply_fault(self, server: Server, clock: int, parts: list[list[memoryview]]) -> list[list[memoryview]]:
-        """The same frames with the injected fault."""
+        """Return the same frames with the injected fault."""
         fault = self._fault
         if fault.server != server.index:
             return parts
@@ -266,7 +264,7 @@ class Client:
         for server in self._pending_servers():
             server.channel.send(Header(frames.BARRIER, 0, self.index, 0, phase=phase))
         for server in self._pending_servers():
-            self._reply(server, 0, 0)
+            self._read_reply_header(server, 0, 0)
         self.phase = phase + 1
 
     def send_goodbye(self) -> None:
@@ -321,13 +319,13 @@ class Client:
         return min((server.has_phase, server.has_clock) for server in self.servers)
 
     def _pending_servers(self) -> list[Server]:
-        """The servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
+        """Return the servers that have not finished this phase yet (some may have, when a backup worker takes over)."""
         if self._all_begin:
             return self.servers
         return [server for server in self.servers if server.has_phase <= self.phase]
 
-    def _reply(self, server: Server, shard: int, size: int) -> None:
-        """The header of the next reply, which must be this one."""
+    def _read_reply_header(self, server: Server, shard: int, size: int) -> None:
+        """Read the header of the next reply, and require that it is the expected one."""
         channel = server.channel
         channel.limit_s = self.reply_timeout.limit_s if self.phase > settings.JOINING else self.config.timeout_s
         began = time.monotonic()

@@ -98,8 +98,8 @@ class Clocks:
                 self.changed.notify_all()
 
     def await_read(self, worker: int, clock: int, on_wait: Callable[[Sequence[int]], None]) -> float:
-        """Wait until a worker at `clock` may read; return the seconds. Calls `on_wait` every second with the awaited
-        workers.
+        """Wait until a worker at `clock` may read. Returns the seconds waited; `on_wait` is called every second with
+        the awaited workers.
         """
         if self.mode in (ASYNC, GEO):
             self.reads(worker, clock)
@@ -144,12 +144,12 @@ class Clocks:
         self._pushed_s = [0.0] * self.workers
 
     def held(self) -> list[int]:
-        """The workers that wait for others."""
+        """Return the workers that wait for others."""
         with self.changed:
             return list(self._waiting)
 
     def delaying_workers(self, min_s: float) -> list[int]:
-        """The workers that have made others wait for longer than `min_s`."""
+        """Return the workers that have made others wait for longer than `min_s`."""
         with self.changed:
             now = time.monotonic()
             waiting = [worker for worker, since in self._waiting.items() if now - since >= min_s]

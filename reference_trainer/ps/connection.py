@@ -1,6 +1,6 @@
 """Answers the requests of one worker at one server, in its own thread: parts of its pushes, and replies to its pulls.
 
-After the numbers of a shard follow its versions: how many pushes of each worker they contain, for each part of it.
+The numbers of a shard are followed by its versions: how many pushes of each worker they contain, for each part of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from reference_trainer.ps.settings import Settings
 
 
 def versions_bytes(config: Settings, shard: Shard) -> int:
-    """The size of the versions that follow the numbers of a shard: uint32[parts, workers]."""
+    """Return the size of the versions that follow the numbers of a shard: uint32[parts, workers]."""
     return 4 * config.workers * parts_of(shard.elements, config.stream_bytes)
 
 
@@ -49,7 +49,7 @@ class PullReply:
         self._clock = 0
 
     def may_begin(self, shard: Shard) -> bool:
-        """Whether the answer to a push that ends with this shard may be sent while the shard arrives.
+        """Return whether the answer to a push that ends with this shard may be sent while the shard arrives.
 
         That is not allowed if a worker waits for others before it reads, or if shards must be copied first: all are
         copied to the same memory, so the next one has to wait until the previous one was sent, which may only happen
@@ -66,8 +66,8 @@ class PullReply:
         self._host.clocks.reads(self._peer.index, clock)
         for shard in self._shards[:-1]:
             versions = store.versions(shard, self._reader(clock))
-            self._before += [self._announced(shard, clock), store.view(shard), memoryview(versions)]
-        self._before.append(self._announced(self._shards[-1], clock))
+            self._before += [self._announce(shard, clock), store.view(shard), memoryview(versions)]
+        self._before.append(self._announce(self._shards[-1], clock))
 
     def add(self, number: int) -> None:
         """Record that this piece of the last shard has its final value."""
@@ -94,7 +94,7 @@ class PullReply:
         slot = host.slots[self._peer.index]
         parts: list[memoryview] = []
         for shard in self._shards:
-            parts.append(self._announced(shard, clock))
+            parts.append(self._announce(shard, clock))
             if in_place:
                 parts += [host.store.view(shard), memoryview(host.store.versions(shard, self._reader(clock)))]
                 continue
@@ -115,7 +115,7 @@ class PullReply:
             parts.append(memoryview(frames.encode(Header(frames.DATA, 0, self._peer.index, clock, phase=phase))))
         channel.queue(parts)
 
-    def _announced(self, shard: Shard, clock: int) -> memoryview:
+    def _announce(self, shard: Shard, clock: int) -> memoryview:
         phase, worker = self._host.clocks.phase, self._peer.index
         size = shard.bytes + versions_bytes(self._host.config, shard)
         header = Header(frames.DATA, 0, worker, clock, shard.number, shard.elements, size, phase)
@@ -125,12 +125,12 @@ class PullReply:
         return Source(self._peer.index, clock, self._peer.generation)
 
     def _sends_in_place(self) -> bool:
-        """Whether weights may be sent from where they are: on the host, while nothing writes to them."""
+        """Return whether weights may be sent directly from the store: on the host, while nothing writes to them."""
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
-        """Whether nothing is writing: while the workers of a synchronous round read, between phases, or with a single
-        worker.
+        """Return whether nothing is writing: while the workers of a synchronous round read, between phases, or with a
+        single worker.
         """
         config = self._host.config
         between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
@@ -156,7 +156,7 @@ class PushParts:
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Whether this part of push number `clock` is used; missing and duplicate parts are recorded.
+        """Return whether this part of push number `clock` is used; missing and duplicate parts are recorded.
 
         Raises RunEnded, and PeerError for a clock beyond the run's.
         """
@@ -275,7 +275,7 @@ def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
 
 
 def _vacant_index(host: ServerState, peer: ConnectedWorker) -> int | None:
-    """The first vacant index, if this is the first waiting backup worker."""
+    """Return the first vacant index, if this is the first waiting backup worker."""
     with host.lock:
         if host.vacant and host.spares and host.spares[0] is peer:
             return min(host.vacant)
@@ -295,8 +295,9 @@ def drop_worker(host: ServerState, worker: int) -> None:
 
 
 def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> tuple[int, int, int]:
-    """Let a backup worker replace this worker: it takes over its clock, the parts of its next push that have arrived,
-    and the phase.
+    """Let a backup worker replace this worker.
+
+    It takes over the worker's clock, the parts of its next push that have arrived, and the phase.
     """
     with host.lock:
         why = host.vacant.pop(worker, "another server closed its connection")
@@ -342,7 +343,7 @@ class ConnectionHandler:
         config = host.config
         self._widths = [table.width for table in config.plan.tables]
         self._capacities = [config.capacity(config.index, table) for table in range(self._tables)]
-        #: No read ever waits for others.
+        #: Whether no read ever waits for others.
         self._never_waits = config.mode in (clocks.ASYNC, clocks.GEO)
         self._sync = config.mode == clocks.SYNC
         #: Values that are constant in a phase, and the phase: pushes of each worker, and their factor.
@@ -376,7 +377,7 @@ class ConnectionHandler:
         except PeerError as error:
             self._lost(error)
         except Exception as error:
-            # After a bug here the others are notified, so that they do not wait, and it is raised in the main thread.
+            # After a bug here, the others are notified so that they do not wait; the main thread raises the error.
             text = f"server {host.config.index} failed: {type(error).__name__}: {error}"
             host.clocks.end(RunEnded(text))
             self._channel.send_error(text, frames.BECAUSE_OF_ANOTHER)
@@ -389,7 +390,8 @@ class ConnectionHandler:
         if host.over.is_set() or peer.left:
             return
         if error.kind == "ended":
-            # Another server may have told it of a loss that this one learns of in a moment: that is the reason then.
+            # Another server may have reported a loss to the worker that this server learns of a moment later: then that
+            # loss is the reason.
             host.clocks.await_end(_MOMENT_S)
             text = error.text
         elif error.kind == "silent":
@@ -472,7 +474,7 @@ class ConnectionHandler:
             self._finished(header, part)
 
     def _may_stream(self) -> bool:
-        """Whether a push may be added while it arrives, so that adding takes no extra time.
+        """Return whether a push may be added while it arrives, so that adding takes no extra time.
 
         Not if a backup worker may repeat a push that was cut off.
         """
@@ -502,7 +504,7 @@ class ConnectionHandler:
             for number in range(len(slot.pieces(shard))):
                 slot.free_piece(number)
             if checked is not None:
-                host.check_received(self._peer.index, header.clock, shard, _joined(checked))
+                host.check_received(self._peer.index, header.clock, shard, _join_views(checked))
 
     def _update(self, header: Header) -> None:
         host = self._host
@@ -539,7 +541,7 @@ class ConnectionHandler:
             self._finished(header, table)
 
     def _accepts_part(self, header: Header, part: int) -> bool:
-        """Whether this part of a push is used; otherwise its payload is read and dropped."""
+        """Return whether this part of a push is used; otherwise its payload is read and dropped."""
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:
@@ -561,7 +563,7 @@ class ConnectionHandler:
         host.fault.before_step(host.clocks.phase, clock)
 
     def _factor_of(self, header: Header) -> float:
-        """The factor of a part; it is applied once, except for an injected fault."""
+        """Return the factor of a part; it is applied once, except for an injected fault."""
         host = self._host
         twice = host.fault.kind and host.fault.due("double", host.clocks.phase, header.clock)
         return 2.0 * self._factor if twice else self._factor
@@ -633,10 +635,10 @@ class ConnectionHandler:
         self._channel.send(Header(frames.DATA, 0, worker, 0, phase=header.phase + 1))
 
     def _replace_worker(self, worker: int) -> None:
-        """This backup worker replaces worker `worker` from now on."""
+        """Make this backup worker replace worker `worker`."""
         host, peer = self._host, self._peer
         if not peer.spare or peer.index >= 0 or worker >= host.config.workers:
-            raise self._peer.protocol_error(f"asked to replace worker {worker}")
+            raise self._peer.protocol_error(f"requested to replace worker {worker}")
         with self._released:
             drop_worker(host, worker)
         clock, parts, phase = replace_worker(host, peer, worker)
@@ -676,7 +678,7 @@ class ConnectionHandler:
         return False
 
 
-def _joined(pieces: list[Any]) -> Any:
+def _join_views(pieces: list[Any]) -> Any:
     import torch
 
     return torch.cat(pieces)

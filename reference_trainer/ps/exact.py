@@ -21,8 +21,8 @@ from reference_trainer.ps.partition import Plan, Shard, Table
 # The parameters of one server, in memory that both torch and a socket can use.
 
 
-#: A view of bytes at an address. An array of `ctypes` would do as well, but each size is a class of its own, which must
-#: be created and collected.
+#: A view of bytes at an address. An array of `ctypes` would also work, but each size is a separate class, which must be
+#: created and collected.
 _view: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)(
     ("PyMemoryView_FromMemory", ctypes.pythonapi)
 )
@@ -56,18 +56,20 @@ class HostTensor:
 
     @property
     def integers(self) -> memoryview:
-        """The numbers as Python integers, if they are int64."""
+        """Return the numbers as Python integers, if they are int64."""
         if self._integers is None:
             self._integers = self.view.cast("q")
         return self._integers
 
     def bytes_of(self, begin: int, elements: int) -> memoryview:
-        """The bytes of some of the numbers."""
+        """Return the bytes of some of the numbers."""
         return self.view[begin * self._item : (begin + elements) * self._item]
 
 
 def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
-    """The bytes of a contiguous tensor on the host, for sending while the tensor is kept; empty for an empty one."""
+    """Return the bytes of a contiguous tensor on the host, to be sent while the tensor is kept; none for an empty
+    tensor.
+    """
     size = tensor.numel() * tensor.element_size()
     if not size:
         return ()
@@ -75,7 +77,7 @@ def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
 
 
 def empty(rows: int, width: int) -> tuple[Any, tuple[memoryview, ...]]:
-    """A new float32[rows, width] on the host, to be filled through its bytes."""
+    """Return a new float32[rows, width] on the host, to be filled through its bytes."""
     import torch
 
     tensor = torch.empty(rows, width)
@@ -83,7 +85,7 @@ def empty(rows: int, width: int) -> tuple[Any, tuple[memoryview, ...]]:
 
 
 def digest(tensors: Sequence[Any]) -> str:
-    """SHA-256 over the bytes of these tensors in sequence."""
+    """Return the SHA-256 over the bytes of these tensors in sequence."""
     found = hashlib.sha256()
     for tensor in tensors:
         # Of a tensor on a GPU this is a copy, which must live as long as the view of its bytes.
@@ -98,7 +100,7 @@ def digest(tensors: Sequence[Any]) -> str:
 PIECE = 1 << 16
 #: Shards of this size are added while they arrive, unless a run sets another one.
 LARGE_BYTES = 1 << 20
-#: And in at least this many pieces, because only the last one is added after all of it has arrived.
+#: Smallest number of pieces of such a shard, because only the last one is added after all of it has arrived.
 _MIN_PIECES = 8
 #: Receive buffers for the pieces of a push to a GPU; they lie in a buffer of a whole shard, which has more pieces.
 _GPU_BUFFERS = 3
@@ -130,13 +132,13 @@ class History:
         self.parts[part].extend((kind, source.worker, source.clock, source.generation))
 
     def data(self) -> bytes:
-        """The number of events of each part, then all of them."""
+        """Return the number of events of each part, then all of them."""
         sizes = array.array("i", [len(part) // EVENT_NUMBERS for part in self.parts])
         return sizes.tobytes() + b"".join(part.tobytes() for part in self.parts)
 
 
 def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]:
-    """The events of each part: kind, worker, clock, generation. Raises ValueError for anything else."""
+    """Return the events of each part: kind, worker, clock, generation. Raises ValueError for anything else."""
     numbers = array.array("i")
     numbers.frombytes(data)
     sizes, at = numbers[:parts].tolist(), parts
@@ -152,7 +154,7 @@ def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]
 
 
 def parts_of(elements: int, stream_bytes: int) -> int:
-    """The number of parts of a shard with versions of their own: its pieces, if it is added while it arrives."""
+    """Return the number of parts of a shard with versions of their own: its pieces, if it is added while it arrives."""
     return -(-elements // piece_of(elements)) if elements * 4 >= stream_bytes else 1
 
 
@@ -160,7 +162,7 @@ class Store:
     """The numbers of one server, and for each part of them its versions: how many pushes of each worker it contains.
 
     On a GPU all threads use its default stream, which runs their copies and sums in the order in which they were
-    queued: whoever holds the lock of a shard queues after its previous holder, and needs not wait for the end.
+    queued: whoever holds the lock of a shard queues after its previous holder, and need not wait for the end.
 
     Args:
         device: a torch device; data of sockets are on the host in any case.
@@ -205,7 +207,7 @@ class Store:
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
         self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
         self._in_rounds = in_rounds
-        #: What pushes are added to, by shard and by part with versions of its own: sums, or the numbers themselves.
+        #: The targets of pushes, by shard and by part with its own versions: sums, or the numbers themselves.
         added_to = torch.zeros(elements, device=device) if in_rounds else self.dense
         slices = [added_to[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._totals = [
@@ -222,16 +224,16 @@ class Store:
 
     @property
     def dense_bytes(self) -> int:
-        """Bytes of dense parameters."""
+        """Return the number of bytes of dense parameters."""
         return int(self.dense.numel()) * 4
 
     @property
     def table_bytes(self) -> int:
-        """Bytes of table rows."""
+        """Return the number of bytes of table rows."""
         return sum(int(rows.numel()) * 4 for rows in self.rows)
 
     def row_numbers(self, table: int) -> Any:
-        """The numbers, in the whole table, of the rows on this server: int64[rows]."""
+        """Return the numbers, in the whole table, of the rows on this server: int64[rows]."""
         import torch
 
         count = self.rows[table].shape[0]
@@ -260,7 +262,7 @@ class Store:
             total.add_(numbers, alpha=factor)
 
     def count(self, part: int, source: Source, *, tables: int) -> None:
-        """Count a part of a push as added that never came: the rows of a table, or a shard."""
+        """Count a missing part of a push as added: the rows of a table, or a shard."""
         if part < tables:
             with self._row_locks[part]:
                 self._added_rows(part, source)
@@ -271,7 +273,7 @@ class Store:
                     self._added(shard, piece, source)
 
     def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
-        """The versions of one part of a shard, or of all: uint32[parts, workers]; a `reader` is recorded."""
+        """Return the versions of one part of a shard, or of all: uint32[parts, workers]; a `reader` is recorded."""
         found = b""
         for number, versions in enumerate(self._versions[shard.number]):
             if part in (-1, number):
@@ -293,7 +295,7 @@ class Store:
                 held[begin : begin + step].copy_(rows(table, numbers[begin : begin + step]))
 
     def part(self, shard: Shard) -> Any:
-        """A shard's own numbers."""
+        """Return a shard's own numbers."""
         return self._parts[shard.number]
 
     def apply(self, shard: Shard, numbers: Any, factor: float, source: Source) -> None:
@@ -320,7 +322,7 @@ class Store:
                 self._begun[number] = [False] * len(self._begun[number])
 
     def event(self) -> Any:
-        """An event at the end of everything that was queued for a GPU so far; None on the host."""
+        """Return an event at the end of everything that was queued for a GPU so far; None on the host."""
         if self.on_host:
             return None
         import torch
@@ -330,11 +332,13 @@ class Store:
         return event
 
     def on_device(self, numbers: Any) -> Any:
-        """These numbers on the device of the store; they were copied when this returns."""
+        """Return these numbers on the device of the store; they have been copied when this returns."""
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
-        """The same for one piece of a shard. A GPU may still be reading `numbers` afterwards; see `Slot.free_piece`."""
+        """Apply one piece of a shard, as `apply` does. A GPU may still be reading `numbers` afterwards; see
+        `Slot.free_piece`.
+        """
         with self._locks[shard.number]:
             self._added(shard, piece, source)
             if not self.on_host:
@@ -342,7 +346,7 @@ class Store:
             self._add(shard, piece, numbers, factor)
 
     def pieces(self, shard: Shard) -> int:
-        """The number of pieces of a shard."""
+        """Return the number of pieces of a shard."""
         return len(self._pieces[shard.number])
 
     def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:
@@ -352,7 +356,7 @@ class Store:
             return self.versions(shard, reader, piece)
 
     def view_of_piece(self, shard: Shard, piece: int) -> memoryview:
-        """The bytes of a piece in place, like those of `view` for the shard."""
+        """Return the bytes of a piece in place, like those of `view` for the shard."""
         return self._piece_views[shard.number][piece]
 
     def apply_rows(self, table: int, rows: Any, numbers: Any, factor: float, source: Source) -> None:
@@ -378,7 +382,7 @@ class Store:
             return self.versions(shard, reader)
 
     def view(self, shard: Shard) -> memoryview:
-        """A shard's bytes in place, without a copy; only on the host, and only while nothing changes them."""
+        """Return a shard's bytes in place, without a copy; only on the host, and only while nothing changes them."""
         return self._views[shard.number]
 
     def read_rows(self, table: int, rows: Any, into: Any, reader: Source | None = None) -> bytes:
@@ -396,7 +400,7 @@ class Store:
             return self._row_versions[table].tobytes()
 
     def holds_rows(self, row_numbers: HostTensor, count: int, table: int) -> bool:
-        """Whether the first `count` of these are distinct, sorted numbers of rows on this server."""
+        """Return whether the first `count` of these are distinct, sorted numbers of rows on this server."""
         if not count:
             return True
         # Reading one number of a tensor takes as long as all of this.
@@ -442,15 +446,15 @@ class Slot:
         self._in_use: list[Any] = [None] * self._buffers
 
     def part(self, shard: Shard) -> Any:
-        """The push for a shard: float32[elements]."""
+        """Return the push for a shard: float32[elements]."""
         return self._parts[shard.number]
 
     def view(self, shard: Shard) -> memoryview:
-        """The bytes of that part."""
+        """Return the bytes of that part."""
         return self._views[shard.number]
 
     def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
-        """The receive buffer for each piece of a large shard, the same memory in turn: tensor and bytes."""
+        """Return the receive buffer for each piece of a large shard, the same memory in turn: tensor and bytes."""
         found = self._pieces.get(shard.elements)
         if found is None:
             size = piece_of(shard.elements)
@@ -480,7 +484,7 @@ class Slot:
         return self.outgoing.bytes_of(begin, size), versions
 
     def row_part(self, table: int) -> Any:
-        """The push for `rows_held(table)`: float32[n, width]."""
+        """Return the push for `rows_held(table)`: float32[n, width]."""
         width, count = self.widths[table], self.held[table]
         return self.row_numbers[table].tensor[: count * width].view(count, width)
 
@@ -490,12 +494,14 @@ class Slot:
         self.last_lookup_count[table] = -1
 
     def rows_held(self, table: int) -> Any:
-        """The row numbers of a push: int64[n]."""
+        """Return the row numbers of a push: int64[n]."""
         return self.rows[table].tensor[: self.held[table]]
 
 
 def piece_of(elements: int) -> int:
-    """The number of elements that are added at a time for a shard of this size, if it is added while it arrives."""
+    """Return the number of elements that are added at a time for a shard of this size, if it is added while it
+    arrives.
+    """
     return max(1, min(PIECE, -(-elements // _MIN_PIECES)))
 
 
@@ -515,14 +521,14 @@ def add_rows_of_round(store: Store, slots: Sequence[Slot], factor: float, clock:
 _TABLE_SALT = 9000
 #: Distinct rows a worker touches in one step, of which half are the same for all workers; some occur several times.
 _ROWS_PER_STEP = 24
-#: A wrong shard is explained by so many of its elements first, for up to so many workers.
+#: Number of elements that first explain a wrong shard, and the largest number of workers.
 _DECODED, _MAX_DECODED_WORKERS = 256, 64
-#: Workers whose shares are kept.
+#: Largest number of workers whose shares are kept.
 _KEPT_SHARES = 16
 
 
 def ids(table: Table, worker: int, step: int) -> Any:
-    """The row numbers that a worker looks up in one step, with repetitions: int64[n]."""
+    """Return the row numbers that a worker looks up in one step, with repetitions: int64[n]."""
     import torch
 
     index = torch.arange(_ROWS_PER_STEP, dtype=torch.int64)
@@ -532,7 +538,7 @@ def ids(table: Table, worker: int, step: int) -> Any:
 
 
 def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
-    """Gradients for each repetition of a row whose sum is the row's own gradient: float32[n, width].
+    """Return gradients for each repetition of a row whose sum is the row's own gradient: float32[n, width].
 
     All repetitions but the last carry the whole gradient; the last one subtracts the excess.
     """
@@ -572,33 +578,33 @@ class ExactValues:
         self._known: dict[tuple[int, int, int], _ShardValues] = {}
 
     def start(self, shard: Shard) -> Any:
-        """The weights of a shard before the first push: float32[elements]."""
+        """Return the weights of a shard before the first push: float32[elements]."""
         return self._values(shard).units * START_QUANTA
 
     def push(self, shard: Shard, worker: int, clock: int) -> Any:
-        """The gradient of one push of a worker for this shard."""
+        """Return the gradient of one push of a worker for this shard."""
         values = self._values(shard)
         return values.share(worker) * sum(values.pattern(step) for step in self.steps_of(clock))
 
     def final(self, shard: Shard) -> Any:
-        """The weights of a shard after every worker's every push."""
+        """Return the weights of a shard after every worker's every push."""
         expected = ExpectedShard(self, shard, self._workers)
         expected.advance([[self.pushes] * self._workers])
         return expected.values
 
     def start_rows(self, table: int, rows: Any) -> Any:
-        """Rows of a table before the first push: float32[n, width]."""
+        """Return rows of a table before the first push: float32[n, width]."""
         return self._units(table, rows) * START_QUANTA
 
     def row_gradients(self, table: int, rows: Any, worker: int, step: int) -> Any:
-        """A worker's gradient of one step for these distinct rows, if it touches them."""
+        """Return a worker's gradient of one step for these distinct rows, if it touches them."""
         index, kind = self._index(table, rows), self._plan.tables[table]
         size, salt = kind.rows * kind.width, _TABLE_SALT + table
         pattern = oracle.pattern_at(index + oracle.shift_of(step, self._workers), self._workers, size, salt)
         return oracle.units_at(index, salt) * pattern * oracle.share_at(index, worker, self._workers, size)
 
     def push_of_rows(self, table: int, worker: int, clock: int) -> tuple[Any, Any]:
-        """The rows that one push of a worker touches, and their gradients summed over its steps."""
+        """Return the rows that one push of a worker touches, and their gradients summed over its steps."""
         import torch
 
         found: tuple[Any, Any] = (torch.zeros(0, dtype=torch.int64), torch.zeros(0, self._plan.tables[table].width))
@@ -609,7 +615,7 @@ class ExactValues:
         return found
 
     def touched(self, table: int, steps: int) -> Any:
-        """Every row that any worker touches in any step, and the row after each of these, sorted."""
+        """Return every row that any worker touches in any step, and the row after each of these, sorted."""
         import torch
 
         kind = self._plan.tables[table]
@@ -618,17 +624,17 @@ class ExactValues:
         return torch.unique(rows)
 
     def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
-        """None if a shard holds the right bits, else whose pushes explain its wrong elements."""
+        """Return None if a shard holds the right bits; otherwise whose pushes explain its wrong elements."""
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
         parameter, index = shard.place_of(found.index)
         where = f"element {index} of {parameter}"
         difference = (expected - got) / LEARNING_RATE
-        return self._explained(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
+        return self._explain_mismatch(found, where, difference, lambda worker, clock: self.push(shard, worker, clock))
 
     def compare_rows(self, label: str, rank: int, table: int, rows: Any, got: Any, expected: Any) -> Mismatch | None:
-        """The same for rows of a table."""
+        """Compare rows of a table, as `compare` does for a shard."""
         import torch
 
         found = oracle.compare(label, rank, got.flatten(), expected.flatten())
@@ -645,10 +651,14 @@ class ExactValues:
             whole[torch.searchsorted(rows, touched[here])] = gradients[here]
             return whole.flatten()
 
-        return self._explained(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
+        return self._explain_mismatch(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
 
-    def _explained(self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]) -> Mismatch:
-        """The mismatch with the pushes that are missing or were added too often, if these explain every element."""
+    def _explain_mismatch(
+        self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
+    ) -> Mismatch:
+        """Return the mismatch with the pushes that are missing or were added too often, if these explain every
+        element.
+        """
         times, clock = self._decode(difference, pushed) if found.wrong > 1 or found.elements == 1 else ({}, 0)
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
         why = " and ".join(texts) if texts else found.explanation
@@ -656,7 +666,9 @@ class ExactValues:
         return replace(found, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
-        """How often too many the push of one clock was added, by worker, and the clock; nothing if that is not it."""
+        """Return by how much the pushes of one clock were added too often, by worker, and the clock; nothing for
+        another fault.
+        """
         import torch
 
         places = difference.nonzero().flatten()[:_DECODED].tolist()
@@ -665,7 +677,7 @@ class ExactValues:
         for clock in range(min(self.pushes, oracle.MAX_EXACT_STEPS)):
             parts = [pushed(worker, clock) for worker in range(self._workers)]
             counts = self._counts(torch.stack(parts)[:, places].t().tolist(), difference[places].tolist())
-            # The few elements that were decoded must explain all.
+            # The few decoded elements must explain all of them.
             total = sum(part * float(counts.get(worker, 0)) for worker, part in enumerate(parts))
             if counts and torch.equal(total, difference):
                 return counts, clock
@@ -673,7 +685,7 @@ class ExactValues:
 
     @staticmethod
     def _counts(rows: list[list[float]], differences: list[float]) -> dict[int, int]:
-        """The counts of each worker by the first elements with the digits of each window of workers.
+        """Return the counts of each worker by the first elements with the digits of each window of workers.
 
         `rows` are what each worker pushes to each element.
         """
@@ -718,7 +730,7 @@ class ExactValues:
 
 
 class _ShardValues:
-    """What the values of one shard consist of: units, the share of each worker, and the pattern of each step."""
+    """The components of one shard's values: units, the share of each worker, and the pattern of each step."""
 
     def __init__(self, shard: Shard, workers: int, device: Any, salts: dict[str, int], sizes: dict[str, int]) -> None:
         import torch
@@ -740,7 +752,7 @@ class _ShardValues:
         self._shares: dict[int, Any] = {}
 
     def share(self, worker: int) -> Any:
-        """Units times the part of a worker: float32[elements]."""
+        """Return units times the part of a worker: float32[elements]."""
         import torch
 
         found = self._shares.get(worker)
@@ -752,7 +764,7 @@ class _ShardValues:
         return found
 
     def pattern(self, step: int) -> Any:
-        """The pattern of a step: float32[elements]."""
+        """Return the pattern of a step: float32[elements]."""
         import torch
 
         at = oracle.shift_of(step, self._workers)
@@ -772,7 +784,9 @@ class ExpectedShard:
         self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
-        """Add pushes until `values` have these versions; returns what is impossible about them, or nothing."""
+        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise
+        nothing.
+        """
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
         size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
@@ -804,7 +818,7 @@ class ExpectedRows:
         self._has = [0] * workers
 
     def advance(self, versions: Sequence[int]) -> str:
-        """The same as for shards."""
+        """Add pushes until the rows have these versions, as `ExpectedShard.advance` does."""
         import torch
 
         for worker, wanted in enumerate(versions):
@@ -822,14 +836,14 @@ class ExpectedRows:
         return ""
 
     def of(self, rows: Any) -> Any:
-        """The expected values of some of the rows."""
+        """Return the expected values of some of the rows."""
         import torch
 
         return self.values[torch.searchsorted(self.rows, rows)]
 
 
 def summed_rows(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Rows and numbers of both, each row once with the sum of its numbers."""
+    """Return rows and numbers of both, each row once with the sum of its numbers."""
     import torch
 
     both, places = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
@@ -846,7 +860,7 @@ def _count_text(worker: int, clock: int, count: int) -> str:
 
 
 def deduplicated(found: Any) -> tuple[Any, Any, Any]:
-    """The sorted distinct row numbers; for each given number its position among them; the count of each."""
+    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each."""
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

@@ -1,12 +1,13 @@
-"""One connection between a worker and a server, with a deadline for every call, and the lock that shares the processor.
+"""One connection between a worker and a server, with a deadline for every call, and the lock that shares the CPU.
 
 Threads of one interpreter wait for its lock after every operation of torch, because each operation releases and
 reacquires it: with two workers, twelve times for a small request. A turn is held over the whole request, and released
-only around system calls, waits, and operations large enough to benefit from a second processor.
+only around system calls, waits, and operations large enough to benefit from a second CPU.
 
 A header is 44 bytes, little-endian: magic, version, operation, flags, worker, clock, shard, count, payload bytes,
-phase, and a CRC of all that. The reader knows from its own plan how long a payload may be, and never allocates memory
-based on the header alone."""
+phase, and a CRC of all of these. The reader knows from its own plan how long a payload may be, and never allocates
+memory based on the header alone.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from reference_trainer.common.rendezvous import DialResult
 from reference_trainer.ps import settings
 from reference_trainer.ps.settings import Settings
 
-#: Operations above this size run without the lock, on their own processor.
+#: Operations above this size run without the lock, on another CPU.
 LARGE_BYTES = 1 << 20
 
 
@@ -45,12 +46,12 @@ class FairLock:
         self._holder = 0
 
     def acquire(self) -> None:
-        """Wait for it."""
+        """Wait for the lock."""
         self._lock.acquire()
         self._holder = threading.get_ident()
 
     def release(self) -> bool:
-        """Let another thread have it; returns whether this thread held it."""
+        """Let another thread have the lock. Returns whether this thread held it."""
         if self._holder != threading.get_ident():
             return False
         self._holder = 0
@@ -70,7 +71,7 @@ class NoLock(FairLock):
 
 
 class Released:
-    """`with Released(turn)`: an operation for which the others need not wait."""
+    """`with Released(turn)`: runs an operation without making the other threads wait."""
 
     def __init__(self, turn: FairLock) -> None:
         self._turn = turn
@@ -86,7 +87,7 @@ class Released:
             self._turn.acquire()
 
     def work(self, size: int, work: Callable[..., None], *given: Any) -> None:
-        """A context for work on this many bytes, which runs in turn or concurrently."""
+        """Return a context for work on this many bytes, which runs in turn or concurrently."""
         if size <= self.least_bytes:
             work(*given)
             return
@@ -157,7 +158,7 @@ SAME_ROWS = 32
 
 #: The maximum size of texts (HELLO, WELCOME, WAITING, ERROR), which are allocated before the peer is authenticated.
 TEXT_BYTES = 64 * 1024
-#: A payload that claims more than this is invalid whatever the plan.
+#: Largest size of a payload, whatever the plan.
 MAX_BYTES = 1 << 40
 
 
@@ -184,12 +185,12 @@ class Header:
 
     @property
     def name(self) -> str:
-        """The operation, for messages."""
+        """Return the operation, for messages."""
         return NAMES[self.op]
 
 
 def encode(header: Header) -> bytes:
-    """The 44 bytes of a header."""
+    """Return the 44 bytes of a header."""
     body = _BODY.pack(
         MAGIC,
         VERSION,
@@ -230,13 +231,13 @@ _READ_AHEAD = 64 * 1024
 #: A payload of this size is received by one call, so that no turn is waited for in the middle of it, and nothing is
 #: read ahead, which would cost another copy.
 _LARGE_BYTES = 256 * 1024
-#: A system call returns after this at the latest.
+#: Longest duration of a system call.
 _TICK_US = 200_000
 #: The kernel accepts 1024 buffers at once (IOV_MAX).
 _MAX_PARTS = 1024
 #: The kernel drops a connection after this long without an acknowledgement (tcp(7), TCP_USER_TIMEOUT).
 USER_TIMEOUT_S = 10.0
-#: A peer that blocks a call for longer than this counts as waited for.
+#: A peer that blocks a call for longer than this is reported as awaited.
 NOTICE_S = 0.5
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3))
 
@@ -266,7 +267,7 @@ def tune(connection: socket.socket) -> None:
 
 
 def congestion_control(connection: socket.socket) -> str:
-    """The kernel's congestion control for this connection, reported because it affects bandwidth."""
+    """Return the kernel's congestion control for this connection, reported because it affects bandwidth."""
     option = getattr(socket, "TCP_CONGESTION", None)
     if option is None:
         return ""
@@ -380,13 +381,13 @@ class Channel:
                 parts = _rest(parts, sent)
 
     def receive(self, deadline: float | None = None) -> Header:
-        """Return the next header, by `deadline` however slowly its bytes arrive; without one, as long as they keep
-        arriving.
+        """Return the next header, by `deadline` however slowly its bytes arrive; without a deadline, as long as they
+        keep arriving.
 
         Its payload must be read with `read_payload` before the next one is requested.
 
-        Raises PeerError: `gone` at the end of the stream, `silent` when nothing arrives in time, `protocol_error`
-        for an invalid frame, and the content of an ERROR frame.
+        Raises PeerError: `gone` at the end of the stream, `silent` when nothing arrives in time, `protocol_error` for
+        an invalid frame, and the content of an ERROR frame.
         """
         if self._payload_left:
             raise RuntimeError(f"{self._payload_left} bytes of a payload were not read")
@@ -406,8 +407,8 @@ class Channel:
         return header
 
     def read_payload(self, into: memoryview, ends: float | None = None) -> None:
-        """Read as much of the payload as `into` holds; by `ends` however slowly its bytes arrive; without it, as long
-        as they keep arriving.
+        """Read as much of the payload as `into` holds, by `ends` however slowly its bytes arrive; without `ends`, as
+        long as they keep arriving.
         """
         size = len(into)
         if size > self._payload_left:
@@ -446,7 +447,7 @@ class Channel:
                 self._in_time(ends)
 
     def text(self, header: Header, ends: float | None = None) -> str:
-        """The payload of this header as a string. Raises PeerError if it is longer than a message may be."""
+        """Return the payload of this header as a string. Raises PeerError if it is longer than a message may be."""
         if header.bytes > TEXT_BYTES:
             raise PeerError("protocol_error", self.peer, f"{self.peer} sent a text of {header.bytes} bytes")
         data = bytearray(header.bytes)
@@ -484,7 +485,7 @@ class Channel:
 
     @property
     def seen(self) -> bytes:
-        """The first bytes that arrived and were not read yet; messages about unknown clients quote them."""
+        """Return the first bytes that arrived and were not read yet; messages about unknown clients quote them."""
         return bytes(self._ahead[self._begin : self._end][:80])
 
     def _read_more(self, deadline: float | None) -> None:
@@ -524,7 +525,7 @@ class Channel:
             raise PeerError("silent", self.peer, f"{self.peer} did not send a whole frame in time")
 
     def _check(self, began: float, deadline: float, did: str) -> None:
-        """After a system call without progress for a tick: report a long wait, and end it at the deadline."""
+        """After a system call without progress for a tick, report a long wait, and end it at the deadline."""
         now = time.monotonic()
         if now >= deadline and not self._is_draining():
             self._end_wait()
@@ -539,7 +540,9 @@ class Channel:
             self.on_wait_change(False)
 
     def _is_draining(self) -> bool:
-        """Whether the kernel is still sending queued data: then the other side is alive, and the path to it is slow."""
+        """Return whether the kernel is still sending queued data: then the other side is alive, and the path to it is
+        slow.
+        """
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
         except OSError:
@@ -558,11 +561,11 @@ class Channel:
     def _error(self, header: Header, ends: float | None) -> PeerError:
         kind = "mismatch" if header.flags & MISMATCH else "ended"
         kind = "protocol_error" if header.flags & REFUSED else kind
-        return PeerError(kind, self.peer, f"{self.peer} says: {self.text(header, ends)}")
+        return PeerError(kind, self.peer, f"{self.peer} reports: {self.text(header, ends)}")
 
 
 def _rest(parts: list[memoryview], sent: int) -> list[memoryview]:
-    """The rest of these buffers after this many bytes were sent."""
+    """Return the rest of these buffers after this many bytes were sent."""
     for place, part in enumerate(parts):
         if sent < len(part):
             return [part[sent:], *parts[place + 1 :]]
@@ -571,7 +574,7 @@ def _rest(parts: list[memoryview], sent: int) -> list[memoryview]:
 
 
 def address_of(connection: socket.socket, *, peer: bool) -> str:
-    """`host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
+    """Return `host:port` of one end of a connection; a mapped IPv4 address is shown as IPv4."""
     try:
         name: tuple[object, ...] = connection.getpeername() if peer else connection.getsockname()
     except OSError:
@@ -594,7 +597,7 @@ _PROOF_BYTES = 32
 
 
 def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[str, Any], bytes]:
-    """The server's side: read the worker's hello, and return what its answer must prove.
+    """Run the server's side: read the worker's hello, and return it with the required proof.
 
     Raises PeerError of kind `protocol_error` for a stranger, which sends invalid data, nothing, or a wrong secret.
     """
@@ -616,11 +619,11 @@ def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[st
     peer_values = bytes(data[_NONCE_BYTES + _PROOF_BYTES :])
     if not hmac.compare_digest(proof, _proof(secret, b"worker", own, theirs, peer_values)):
         raise PeerError("protocol_error", channel.peer, f"{channel.peer} does not know the secret of this run")
-    return _parsed(channel, peer_values), own + theirs
+    return _parse_json(channel, peer_values), own + theirs
 
 
 def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: dict[str, Any]) -> None:
-    """The server's answer, once it accepts the worker."""
+    """Send the server's answer, once it accepts the worker."""
     peer_values = json.dumps(own_values).encode("utf-8")
     proof = _proof(secret, b"server", challenges[:_NONCE_BYTES], challenges[_NONCE_BYTES:], peer_values)
     data = proof + peer_values
@@ -628,12 +631,12 @@ def welcome(channel: Channel, secret: bytes, challenges: bytes, own_values: dict
 
 
 def introduce(channel: Channel, secret: bytes, own_values: dict[str, Any], limit_s: float) -> dict[str, Any]:
-    """The worker's side: authenticate itself, and read the server's hello.
+    """Run the worker's side: authenticate, and return the server's hello.
 
     Raises PeerError: `protocol_error` for a peer that is not a server of this run, `mismatch` and `ended` with the
     server's message.
     """
-    header = _expected(channel, CHALLENGE, limit_s)
+    header = _expect(channel, CHALLENGE, limit_s)
     if header.bytes != _NONCE_BYTES:
         raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent a challenge of {header.bytes} bytes")
     theirs = bytearray(_NONCE_BYTES)
@@ -642,7 +645,7 @@ def introduce(channel: Channel, secret: bytes, own_values: dict[str, Any], limit
     peer_values = json.dumps(own_values).encode("utf-8")
     data = own + _proof(secret, b"worker", bytes(theirs), own, peer_values) + peer_values
     channel.send(Header(HELLO, bytes=len(data)), memoryview(data))
-    header = _expected(channel, WELCOME, limit_s)
+    header = _expect(channel, WELCOME, limit_s)
     if not _PROOF_BYTES < header.bytes <= TEXT_BYTES:
         raise PeerError("protocol_error", channel.peer, f"{channel.peer} sent a welcome of {header.bytes} bytes")
     answer = bytearray(header.bytes)
@@ -650,10 +653,10 @@ def introduce(channel: Channel, secret: bytes, own_values: dict[str, Any], limit
     proof, peer_data = bytes(answer[:_PROOF_BYTES]), bytes(answer[_PROOF_BYTES:])
     if not hmac.compare_digest(proof, _proof(secret, b"server", bytes(theirs), own, peer_data)):
         raise PeerError("protocol_error", channel.peer, f"{channel.peer} does not know the secret of this run")
-    return _parsed(channel, peer_data)
+    return _parse_json(channel, peer_data)
 
 
-def _expected(channel: Channel, op: int, limit_s: float) -> Header:
+def _expect(channel: Channel, op: int, limit_s: float) -> Header:
     try:
         header = channel.receive(time.monotonic() + limit_s)
     except PeerError as error:
@@ -672,7 +675,7 @@ def _proof(secret: bytes, role: bytes, of_server: bytes, of_worker: bytes, peer_
     return hmac.new(secret, b"preflight ps " + role + of_server + of_worker + peer_values, hashlib.sha256).digest()
 
 
-def _parsed(channel: Channel, peer_values: bytes) -> dict[str, Any]:
+def _parse_json(channel: Channel, peer_values: bytes) -> dict[str, Any]:
     try:
         found = wire.parse(peer_values)
     except ValueError:
@@ -686,13 +689,13 @@ def _parsed(channel: Channel, peer_values: bytes) -> dict[str, Any]:
 _PAUSE_S = 0.2
 #: How often the handshake with a server is retried if it closes the connection without a message.
 _MAX_TRIES = 20
-#: How often a failed connection is reported again: it may last long after the server has begun to listen.
+#: Interval between reports of a failed connection, which may last long after the server has begun to listen.
 _REPEAT_S = 1.0
 
 
 @dataclass
 class DialledServer:
-    """One server: its authenticated connection, or why there is none."""
+    """One server: its authenticated connection, or the reason why there is none."""
 
     index: int
     endpoint: str
@@ -719,7 +722,7 @@ class ServerDialer:
             thread.start()
 
     def channels(self) -> list[Channel]:
-        """A connection to each server, by index.
+        """Return a connection to each server, by index.
 
         Raises ProbeUnavailable: `denied` when a server has another configuration or another program listens there,
         `timeout` when one cannot be reached.
@@ -774,7 +777,7 @@ class ServerDialer:
             time.sleep(_PAUSE_S)
 
     def _connect(self, item: DialledServer, host: str, port: int) -> socket.socket | None:
-        """One attempt; the connection is kept if it opens."""
+        """Make one attempt; the connection is kept if it opens."""
         began = time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=rendezvous.ATTEMPT_S)

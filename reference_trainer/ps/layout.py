@@ -8,7 +8,7 @@ from reference_trainer.ps.client import Server
 from reference_trainer.ps.exact import bytes_of
 from reference_trainer.ps.partition import Plan
 
-#: Pieces of fewer numbers are copied together: a part of a message costs as much as copying 16 KiB.
+#: Smaller pieces are copied together: a part of a message costs as much as copying 16 KiB.
 _MIN_LENT = 4096
 
 
@@ -40,7 +40,8 @@ class ParameterLayout:
         self._whole: list[Any] = []
 
     def gather(self, servers: Sequence[Server], device: Any = None) -> list[Any]:
-        """Every parameter as last pulled. A parameter that is in one piece on one server is not copied on the host.
+        """Return every parameter as last pulled. A parameter that is in one piece on one server is not copied on the
+        host.
 
         Args:
             device: the GPU on which they are needed, if any; copies to it may still be queued there.
@@ -85,9 +86,10 @@ class ParameterLayout:
             torch.cuda.synchronize(on_gpu[0])
 
     def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> list[Any]:
-        """Like `scatter`, but large values are sent in place. Keep the returned objects until they have been sent.
+        """Copy values as `scatter` does, but send large ones in place. Keep the returned objects until they have been
+        sent.
 
-        Values on a GPU are always copied, to the memory that `scatter` uses: only that is pinned.
+        Values on a GPU are always copied, to the memory that `scatter` uses, because only this memory is pinned.
         """
         import torch
 
@@ -115,7 +117,9 @@ class ParameterLayout:
 
     @staticmethod
     def _runs(pieces: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
-        """The units of sending, as offset and size: one large piece in place, or small pieces that are copied."""
+        """Return the units of sending, as offset and size: one large piece in place, or small pieces that are
+        copied.
+        """
         runs: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:

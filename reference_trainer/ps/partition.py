@@ -18,9 +18,9 @@ FLOAT_BYTES = 4
 SLICE_BYTES = 4 * 1024 * 1024
 #: Elements below which Paddle's transpiler does not split a parameter (DistributeTranspilerConfig, Fluid 0.14 to 1.8).
 MIN_BLOCK = 8192
-#: Shares smaller than this cost nothing, however unequal they are.
+#: Shares smaller than this are negligible, however unequal they are.
 NEGLIGIBLE_BYTES = 2**20
-#: Values that an optimizer keeps for each parameter beside its value; for others none is assumed.
+#: Number of values that an optimizer keeps per parameter in addition to its value; 0 for other optimizers.
 OPTIMIZER_SLOTS = {
     "Momentum": 1,
     "LarsMomentum": 1,
@@ -47,7 +47,7 @@ class Block:
 
 
 def product(shape: Iterable[int]) -> int:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     result = 1
     for size in shape:
         result *= size
@@ -55,7 +55,7 @@ def product(shape: Iterable[int]) -> int:
 
 
 def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_BLOCK) -> tuple[int, ...]:
-    """The sizes in elements of the blocks of one parameter for this many servers.
+    """Return the sizes in elements of the blocks of one parameter for this many servers.
 
     As in Paddle's `slice_variable` (fluid/transpiler/distribute_transpiler.py, 1.8.5): at most one block per server,
     none with fewer than `min_elements` elements, and a block of a matrix contains whole rows.
@@ -72,7 +72,7 @@ def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_
 
 
 def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None = MIN_BLOCK) -> list[Block]:
-    """The blocks of one parameter; one block if `min_elements` is None."""
+    """Return the blocks of one parameter; one block if `min_elements` is None."""
     sizes = (product(shape),) if min_elements is None else sizes_of_blocks(shape, servers, min_elements)
     blocks: list[Block] = []
     begin = 0
@@ -83,7 +83,7 @@ def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None 
 
 
 def in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """The blocks of each server when they are assigned in turn (Paddle's RoundRobin)."""
+    """Return the blocks of each server when they are assigned in turn (Paddle's RoundRobin)."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     for turn, block in enumerate(blocks):
         held[turn % servers].append(block)
@@ -91,7 +91,7 @@ def in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """The blocks of each server, by a hash of their names that is the same in every process."""
+    """Return the blocks of each server, by a hash of their names that is the same in every process."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     for block in blocks:
         key = f"{block.parameter}.block{block.index}"
@@ -100,8 +100,8 @@ def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """The blocks of each server: the largest come first, and each goes to the server with the least so far, the first
-    among equals.
+    """Return the blocks of each server: the largest come first, and each goes to the server with the least so far, the
+    first among equals.
     """
     held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
@@ -117,8 +117,8 @@ POLICIES = {"round-robin": in_turn, "hash": by_name, "size": by_size}
 
 
 def rows_held(rows: int, servers: int) -> tuple[int, ...]:
-    """The number of rows of a table on each server if the row number modulo the number of servers decides, as for
-    sparse tables.
+    """Return the number of rows of a table on each server if the row number modulo the number of servers decides, as
+    for sparse tables.
     """
     return tuple(rows // servers + (1 if index < rows % servers else 0) for index in range(servers))
 
@@ -132,7 +132,7 @@ def bytes_held(
     policy: str = "round-robin",
     slots: int = 0,
 ) -> list[int]:
-    """The memory of each server: blocks of dense parameters and rows of tables, with the optimizer's values.
+    """Return the memory of each server: blocks of dense parameters and rows of tables, with the optimizer's values.
 
     Args:
         dense: shapes in the order in which the program creates them.
@@ -147,7 +147,9 @@ def bytes_held(
 
 
 def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
-    """The same blocks, none of more than `max_elements` elements, renumbered within each parameter."""
+    """Return the blocks, divided into blocks of at most `max_elements` elements and renumbered within each
+    parameter.
+    """
     found: list[Block] = []
     numbers: dict[str, int] = {}
     for block in blocks:
@@ -159,17 +161,17 @@ def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYT
 
 
 def overloaded(loads: Sequence[int]) -> tuple[int, ...]:
-    """The servers with more than twice the mean, unless that is negligible: all others wait for them."""
+    """Return the servers with more than twice the mean, unless that is negligible: all others wait for them."""
     mean = sum(loads) / len(loads) if loads else 0.0
     return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
 
 
 def imbalance(loads: Sequence[int]) -> float:
-    """The largest load divided by the mean; 1.0 when there is nothing."""
+    """Return the largest load divided by the mean; 1.0 when there is nothing."""
     return max(loads) * len(loads) / sum(loads) if loads and sum(loads) else 1.0
 
 
-#: Everything beside the parameters that the layout of the wire and of a server's memory depends on.
+#: Everything except the parameters that the layout of the wire and of a server's memory depends on.
 LAYOUT = 1
 
 
@@ -182,7 +184,7 @@ class Parameter:
 
     @property
     def elements(self) -> int:
-        """The number of its elements."""
+        """Return the number of its elements."""
         return product(self.shape)
 
 
@@ -217,11 +219,11 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Its size in transit."""
+        """Return the shard's size in transit."""
         return self.elements * FLOAT_BYTES
 
     def place_of(self, element: int) -> tuple[str, int]:
-        """The parameter and the flat index of one of the shard's elements."""
+        """Return the parameter and the flat index of one of the shard's elements."""
         for piece in self.pieces:
             inside = self.begin + element - piece.offset
             if 0 <= inside < piece.block.elements:
@@ -240,24 +242,24 @@ class Plan:
     shards: tuple[tuple[Shard, ...], ...]
 
     def elements_of(self, server: int) -> int:
-        """The count of dense numbers on one server."""
+        """Return the count of dense numbers on one server."""
         return sum(shard.elements for shard in self.shards[server])
 
     def rows_of(self, server: int, table: Table) -> int:
-        """The number of rows of a table on one server."""
+        """Return the number of rows of a table on one server."""
         return rows_held(table.rows, self.servers)[server]
 
     def bytes_of(self, server: int) -> int:
-        """The total size of one server's data, in bytes."""
+        """Return the total size of one server's data, in bytes."""
         rows = sum(self.rows_of(server, table) * table.width for table in self.tables)
         return (self.elements_of(server) + rows) * FLOAT_BYTES
 
     def imbalance(self) -> float:
-        """The largest size of a server's data divided by the mean."""
+        """Return the largest size of a server's data divided by the mean."""
         return imbalance([self.bytes_of(server) for server in range(self.servers)])
 
     def digest(self) -> str:
-        """SHA-256 over names, shapes, dtype and places: equal plans have equal digests."""
+        """Return the SHA-256 over names, shapes, dtype and places: equal plans have equal digests."""
         values = {
             "layout": LAYOUT,
             "dtype": "float32",
@@ -273,7 +275,7 @@ class Plan:
         return hashlib.sha256(json.dumps(values, separators=(",", ":")).encode("utf-8")).hexdigest()
 
     def parameters(self) -> list[list[Any]]:
-        """Names and shapes as JSON, to find the tensor that differs if the digests do."""
+        """Return names and shapes as JSON, to find the tensor that differs if the digests do."""
         return [[p.name, list(p.shape)] for p in self.dense] + [[t.name, [t.rows, t.width]] for t in self.tables]
 
 
@@ -300,12 +302,14 @@ def make(
     blocks = [block for p in dense for block in cut(p.name, p.shape, servers, least_block) if block.elements]
     slices = sliced(blocks, slice_bytes // FLOAT_BYTES)
     held = POLICIES[policy](slices, servers)
-    shards = tuple(_packed(mine, slice_bytes // FLOAT_BYTES) for mine in held)
+    shards = tuple(_pack(mine, slice_bytes // FLOAT_BYTES) for mine in held)
     return Plan(servers, policy, tuple(dense), tuple(tables), shards)
 
 
-def _packed(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
-    """Blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this order."""
+def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
+    """Return blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this
+    order.
+    """
     found: list[Shard] = []
     pieces: list[Piece] = []
     begin = offset = 0
@@ -321,7 +325,7 @@ def _packed(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
 
 
 def difference(mine: Sequence[Any], theirs: Any) -> str:
-    """A description of the first difference between two parameter lists; empty if they are equal."""
+    """Return a description of the first difference between two parameter lists; empty if they are equal."""
     if not isinstance(theirs, list):
         return "the list of parameters is missing"
     for number, (own, other) in enumerate(zip(mine, theirs)):
@@ -341,7 +345,7 @@ def _words(parameter: Any) -> str:
 
 
 def from_params(params: dict[str, Any], dense: Sequence[Parameter], tables: Sequence[Table]) -> Plan:
-    """The plan from a process's parameters: `servers`, `policy`, `least_block`, `slice_bytes`."""
+    """Return the plan from a process's parameters: `servers`, `policy`, `least_block`, `slice_bytes`."""
     least = params.get("least_block")
     return make(
         dense,

@@ -26,7 +26,7 @@ IMPOSSIBLE = 1e300
 
 @dataclass(frozen=True)
 class RejectedClient:
-    """A client on a server's port that does not belong to this run, and how that was recognised."""
+    """A client on a server's port that does not belong to this run, and how the server recognised that."""
 
     address: str
     why: str
@@ -51,7 +51,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """A server's data about one worker. `waited_s`: how long the server made it wait for other workers."""
+    """A server's data about one worker. `waited_s`: how long the server made the worker wait for other workers."""
 
     index: int
     host: str
@@ -167,7 +167,7 @@ class WorkerReport:
     replaced: int | None = None
 
 
-#: The number of tensors and locations that are named; the digest covers all.
+#: Largest number of tensors and locations in a report; the digest covers all.
 _MAX_NAMED = 200
 
 
@@ -184,7 +184,7 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
         "endpoint": endpoint,
         "endpoint_problem": problem_of(endpoint) if role == "server" else "",
         "mode": params.get("mode", ""),
-        **_trained(params),
+        **_parameters(params),
     }
     progress.reached(
         rank_events.STARTED,
@@ -197,7 +197,9 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
 
 
 def problem_of(endpoint: str) -> str:
-    """Why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be needed."""
+    """Return why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be
+    needed.
+    """
     host = endpoint.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)
@@ -212,8 +214,8 @@ def problem_of(endpoint: str) -> str:
     return ""
 
 
-def _trained(params: dict[str, Any]) -> dict[str, Any]:
-    """The process's parameters and their assignment to servers; empty for an invalid configuration."""
+def _parameters(params: dict[str, Any]) -> dict[str, Any]:
+    """Return the process's parameters and their assignment to servers; empty for an invalid configuration."""
     try:
         plan = settings.plan_of(params)
     except (TypeError, ValueError, KeyError):
@@ -222,7 +224,7 @@ def _trained(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def tensors(plan: Plan) -> list[str]:
-    """For each tensor one string with its shape and the location of each of its blocks."""
+    """Return one string per tensor, with its shape and the location of each of its blocks."""
     named = [f"{p.name} {list(p.shape)} float32" for p in plan.dense]
     named += [f"{t.name} {[t.rows, t.width]} float32, by row" for t in plan.tables]
     for server, shards in enumerate(plan.shards):

@@ -29,9 +29,9 @@ from reference_trainer.ps.settings import ProcessFault, Settings, numbers_of
 
 #: Time limit of the whole handshake, however its bytes arrive.
 _HANDSHAKE_S = 5.0
-#: Unauthenticated connections at a time, besides two for each worker.
+#: Largest number of simultaneous unauthenticated connections, in addition to two per worker.
 _MAX_UNKNOWN = 64
-#: A connection is dropped for a newer one only after this time to prove itself: a worker needs milliseconds.
+#: Shortest time to authenticate before a connection may be dropped for a newer one; a worker needs milliseconds.
 _PROOF_S = 0.2
 _ACCEPT_S = 0.5
 
@@ -69,7 +69,7 @@ class ConnectionAcceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         self._quit.set()
         self._thread.join(2 * _ACCEPT_S)
         self._listener.close()
@@ -115,7 +115,9 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """The client; None if it belongs to this run but has a different configuration, which both sides then know."""
+        """Return the client; None if it belongs to this run but has a different configuration, which both sides then
+        know.
+        """
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
         message, challenges = handshake.challenge(channel, host.config.secret, deadline)
@@ -198,8 +200,8 @@ class _UnauthenticatedConnections:
                     self._known_hosts.add(found[1])
 
     def _oldest(self) -> socket.socket | None:
-        """The connection to drop first: by preference from the address with most connections, from an address outside
-        the job, and the oldest.
+        """Return the connection to drop first: by preference from the address with most connections, from an address
+        outside the job, and the oldest.
         """
         until = time.monotonic() - _PROOF_S
         late = [(connection_id, at_s, host) for connection_id, (at_s, host) in self._since.items() if at_s <= until]
@@ -220,8 +222,8 @@ def _shut(connection: socket.socket) -> None:
 
 
 def disagreement(config: Settings, message: dict[str, Any]) -> str:
-    """The difference between a worker's configuration and this server's, in one sentence for both sides; empty if there
-    is none.
+    """Return the difference between a worker's configuration and this server's, in one sentence for both sides; empty
+    if there is none.
     """
     index = message.get("index")
     who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
@@ -390,7 +392,7 @@ def _supervise(host: ServerState, progress: Progress) -> None:
         if now != phase:
             _report_phases(host, progress, phase, now)
             phase = now
-        waiting, idle = _waiting(host, phase)
+        waiting, idle = _awaited_workers(host, phase)
         progress.waits_for(numbers_of(waiting, config.worker_numbers), idle=idle)
         if phase == settings.JOINING and time.monotonic() >= joined_by:
             names = ", ".join(map(str, waiting))
@@ -417,8 +419,8 @@ def _report_phases(host: ServerState, progress: Progress, before: int, now: int)
         progress.entering("requests of workers", waiting_for=numbers_of(all_workers, host.config.worker_numbers))
 
 
-def _waiting(host: ServerState, phase: int) -> tuple[list[int], bool]:
-    """The workers that it needs to continue, and whether it is merely idle."""
+def _awaited_workers(host: ServerState, phase: int) -> tuple[list[int], bool]:
+    """Return the workers that the server needs to continue, and whether it is merely idle."""
     with host.lock:
         peers = [peer for _, peer in sorted(host.peers.items())]
     here = [peer.index for peer in peers]

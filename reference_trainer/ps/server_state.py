@@ -42,21 +42,21 @@ class ConnectedWorker:
         self.busy_since = 0.0
 
     def busy(self, min_s: float) -> bool:
-        """Whether one of its requests has already taken longer than `min_s`."""
+        """Return whether one of its requests has already taken longer than `min_s`."""
         since = self.busy_since
         return since > 0.0 and time.monotonic() - since >= min_s
 
     def name(self) -> str:
-        """`worker 1 (node-b, process 4711)`."""
+        """Return `worker 1 (node-b, process 4711)`."""
         who = f"worker {self.index}" if self.index >= 0 else "a backup worker"
         return "%s (%s, process %d)" % (who, self.host, self.pid)
 
     def protocol_error(self, did: str) -> PeerError:
-        """Whether it violated the protocol."""
+        """Return the error for a worker that violated the protocol."""
         return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
-        """The worker's data for the report."""
+        """Return the worker's data for the report."""
         channel = self.channel
         return WorkerStats(
             self.index,
@@ -106,7 +106,7 @@ class ServerState:
         import torch
 
         config = self.config
-        # Each worker has its own thread here; with torch's threads below each of them cores would be wasted.
+        # Each worker has its own thread here; additional torch threads in each of them would waste cores.
         torch.set_num_threads(1)
         self.store = exact.Store(
             config.plan,
@@ -128,7 +128,7 @@ class ServerState:
 
     @property
     def factor(self) -> float:
-        """The factor of a push when it is added to the weights."""
+        """Return the factor of a push when it is added to the weights."""
         config = self.config
         if self.clocks.phase <= settings.EXACT_READ:
             return 1.0 if config.mode == clocks.GEO else -LEARNING_RATE
@@ -137,7 +137,7 @@ class ServerState:
 
     @property
     def steps(self) -> int:
-        """The number of steps of each worker in the current phase."""
+        """Return the number of steps of each worker in the current phase."""
         return self.config.exact_steps if self.clocks.phase <= settings.EXACT_READ else self.config.steps
 
     def advance(self, phase: int) -> None:
@@ -192,7 +192,7 @@ class ServerState:
             self.check_received(worker, clock, shard, self.slots[worker].part(shard))
 
     def check_received(self, worker: int, clock: int, shard: Any, got: Any) -> None:
-        """The same for numbers that are no longer, or not yet, in the slot."""
+        """Check numbers that are no longer, or not yet, in the slot, as `check_push` does."""
         expected = self.on_host.push(shard, worker, clock)
         if self.config.mode == clocks.GEO:
             expected = expected * -LEARNING_RATE
@@ -204,7 +204,8 @@ class ServerState:
             self.mismatch(replace(found, explanation=why, sender=f"worker {worker}"))
 
     def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
-        """A worker's connection ended before the run: a backup worker may replace it, else the run ends.
+        """Handle the end of a worker's connection before the end of the run: a backup worker may replace it, else the
+        run ends.
 
         `lagged`: this server dropped it because the others waited for it.
         """

@@ -1,4 +1,4 @@
-"""The configuration of a process of a parameter-server run, read once, and the faults that it may inject in itself.
+"""The configuration of a process of a parameter-server run, read once, and the faults that it may inject into itself.
 
 `{"kind": "flip", "role": "worker", "index": 1, "phase": "exact", "step": 2, "server": 0, "shard": 0}`. Without `role`
 or `index` it applies to the process that receives it. Kinds: `delay` (`seconds` before each step, from `step` on),
@@ -32,9 +32,9 @@ MIN_LIMIT_S = 10.0
 LIMIT_FACTOR = 5.0
 #: A worker that delays others for this long is replaced by a backup worker.
 LAG_S = 5.0
-#: The training is repeated in one process up to this many pushes, and this many numbers in them.
+#: Largest number of pushes, and of numbers in them, for which the training is repeated in one process.
 MAX_REPLAYED_PUSHES, MAX_REPLAYED_NUMBERS = 1280, 1 << 28
-#: Rows of a table that one worker may touch on one server in one step.
+#: Largest number of rows of a table that one worker may touch on one server in one step.
 MAX_IDS = 65536
 
 
@@ -75,21 +75,21 @@ class Settings:
 
     @property
     def exact_steps(self) -> int:
-        """The number of steps in the exact phase."""
+        """Return the number of steps in the exact phase."""
         return min(self.steps, self.most_exact_steps)
 
     def rounds(self, steps: int) -> int:
-        """The number of pushes of one worker for this many steps."""
+        """Return the number of pushes of one worker for this many steps."""
         return -(-steps // self.geo_steps) if self.mode == clocks.GEO else steps
 
     def steps_of(self, clock: int, steps: int) -> Sequence[int]:
-        """The steps of one push, of so many in all."""
+        """Return the steps of one push, out of `steps` in total."""
         if self.mode != clocks.GEO:
             return range(clock, clock + 1)
         return range(clock * self.geo_steps, min(steps, (clock + 1) * self.geo_steps))
 
     def exact_values(self, device: Any) -> ExactValues:
-        """The values of the exact phase."""
+        """Return the values of the exact phase."""
         return ExactValues(
             self.plan,
             self.workers,
@@ -100,22 +100,24 @@ class Settings:
 
     @property
     def is_replayed(self) -> bool:
-        """Whether the training is repeated in one process: it is not too long, and there are not too many workers."""
+        """Return whether the training is repeated in one process: it is not too long, and there are not too many
+        workers.
+        """
         pushes = self.workers * self.rounds(self.steps)
         numbers = sum(self.plan.elements_of(server) for server in range(self.servers))
         return pushes <= MAX_REPLAYED_PUSHES and pushes * numbers <= MAX_REPLAYED_NUMBERS
 
     @property
     def only_exact(self) -> bool:
-        """Whether the run ends after the exact phase."""
+        """Return whether the run ends after the exact phase."""
         return self.until == "exact"
 
     def capacity(self, server: int, table: int) -> int:
-        """Maximum rows of a table in one exchange with one server."""
+        """Return the maximum number of rows of a table in one exchange with one server."""
         return min(MAX_IDS, self.plan.rows_of(server, self.plan.tables[table]))
 
     def shared_values(self) -> dict[str, Any]:
-        """The settings that must be equal in every process of this run."""
+        """Return the settings that must be equal in every process of this run."""
         return {
             "servers": self.servers,
             "workers": self.workers,
@@ -132,7 +134,7 @@ class Settings:
 
 
 def read(params: dict[str, Any], role: str) -> Settings:
-    """The settings in `params`. Raises ProbeUnavailable of kind `denied` for invalid ones."""
+    """Return the settings in `params`. Raises ProbeUnavailable of kind `denied` for invalid ones."""
     try:
         return _read(params, role)
     except (TypeError, ValueError, KeyError) as error:
@@ -188,7 +190,7 @@ def _read(params: dict[str, Any], role: str) -> Settings:
 
 
 def plan_of(params: dict[str, Any]) -> Plan:
-    """The plan from the configuration. Raises ValueError, TypeError or KeyError for an invalid one."""
+    """Return the plan from the configuration. Raises ValueError, TypeError or KeyError for an invalid one."""
     task = _task(params)
     return from_params(params, task.dense, task.tables)
 
@@ -204,7 +206,7 @@ def _numbers(given: Any, first: int, count: int) -> tuple[int, ...]:
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of `host:port`. Raises ValueError."""
+    """Return host and port of `host:port`. Raises ValueError."""
     host, colon, port = endpoint.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{endpoint!r} is not an endpoint; expected host:port")
@@ -212,7 +214,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class AdaptiveTimeout:
-    """How long to wait for others: five times the longest step so far, but at least `min_s`."""
+    """Time limit of a wait for others: five times the longest step so far, but at least `min_s`."""
 
     def __init__(self, min_s: float) -> None:
         self._min_s = min_s
@@ -224,12 +226,12 @@ class AdaptiveTimeout:
 
     @property
     def limit_s(self) -> float:
-        """The current limit."""
+        """Return the current limit."""
         return max(self._min_s, LIMIT_FACTOR * self._longest_s)
 
 
 def numbers_of(indices: list[int], numbers: tuple[int, ...]) -> list[int]:
-    """The numbers of processes given by index, without invalid indices."""
+    """Return the numbers of processes given by index, without invalid indices."""
     return [numbers[index] for index in indices if 0 <= index < len(numbers)]
 
 
@@ -259,7 +261,7 @@ class ProcessFault:
         self._phase = _PHASES.get(str(config.get("phase", "exact")), EXACT)
 
     def due(self, kind: str, phase: int, step: int) -> bool:
-        """Whether this fault is due at this step of this phase."""
+        """Return whether this fault is due at this step of this phase."""
         due = self.kind == kind and phase == self._phase and step == self.step
         if due:
             self._report(step)
@@ -285,7 +287,7 @@ class ProcessFault:
             time.sleep(_STALL_S)
 
     def _report(self, step: int) -> None:
-        """Report the injection once, however often it happens."""
+        """Report the injection once, even if it happens several times."""
         on_fault, self._on_fault = self._on_fault, None
         if on_fault is not None:
             on_fault(kind=self.kind, step=step)

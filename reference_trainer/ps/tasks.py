@@ -12,19 +12,19 @@ from reference_trainer.ps.partition import Parameter, Table
 
 #: The learning rate of the network for one worker; for more it is divided by the next power of two (see `rate`).
 LEARNING_RATE = 0.25
-#: The factor of rows beside the features: old rows must change gradients by far more than rounding does.
+#: The factor of rows relative to the features: old rows must change gradients far more than rounding does.
 ROW_FACTOR = 4.0
 #: A job's own parameters move towards fixed targets: half of the distance in one step of one worker.
 QUADRATIC_RATE = 0.5
 
 
 def rate(base: float, workers: int) -> float:
-    """The learning rate for summed pushes of this many workers: divided by a power of two, which is exact."""
+    """Return the learning rate for summed pushes of this many workers: divided by a power of two, which is exact."""
     return base / (1 << max(0, workers - 1).bit_length())
 
 
 class Network:
-    """An embedding (sum of some rows), beside dense features, into one hidden layer. Learns its own fixed batch.
+    """An embedding (sum of some rows) and dense features, followed by one hidden layer. Learns its own fixed batch.
 
     Args:
         slots: rows that one sample looks up; 0 for a network without a table.
@@ -56,7 +56,7 @@ class Network:
         self._copies: dict[tuple[int, Any], tuple[Any, Any]] = {}
 
     def initial(self, name: str) -> Any:
-        """The initial value of a dense parameter, flat: float32[elements], the same in every process."""
+        """Return the initial value of a dense parameter, flat: float32[elements], the same in every process."""
         import torch
 
         number = [p.name for p in self.dense].index(name)
@@ -66,18 +66,18 @@ class Network:
         return (torch.rand(parameter.elements, generator=fixed) * 2 - 1) * scale
 
     def initial_rows(self, table: int, rows: Any) -> Any:
-        """The initial values of some rows: float32[n, width]."""
+        """Return the initial values of some rows: float32[n, width]."""
         import torch
 
         index = rows.unsqueeze(1) * self._width + torch.arange(self._width)
         return ((index * 40503 & 0xFFFF).to(torch.float32) / 32768.0 - 1.0) * 0.1
 
     def ids(self, table: int, worker: int, step: int) -> Any:
-        """The rows that a worker's batch looks up, with repetitions: int64[n]."""
+        """Return the rows that a worker's batch looks up, with repetitions: int64[n]."""
         return self.samples(worker)[1].flatten()
 
     def step(self, worker: int, step: int, weights: Sequence[Any], rows: Sequence[Any]) -> Any:
-        """The loss of one step, from parameters in the order of `dense` and the rows looked up: a scalar tensor.
+        """Return the loss of one step, from parameters in the order of `dense` and the rows looked up: a scalar tensor.
 
         Args:
             rows: for each table float32[n, width], one row for each of `ids`.
@@ -93,14 +93,14 @@ class Network:
         return torch.nn.functional.cross_entropy(torch.nn.functional.linear(hidden, weights[2], weights[3]), labels)
 
     def _samples_on(self, worker: int, device: Any) -> tuple[Any, Any]:
-        """A worker's features and labels on a device, copied once."""
+        """Return a worker's features and labels on a device, copied once."""
         if (worker, device) not in self._copies:
             features, _, labels = self.samples(worker)
             self._copies[worker, device] = (features.to(device), labels.to(device))
         return self._copies[worker, device]
 
     def samples(self, worker: int) -> tuple[Any, Any, Any]:
-        """A worker's features float32[batch, inputs], rows int64[batch, slots], and labels int64[batch]."""
+        """Return a worker's features float32[batch, inputs], rows int64[batch, slots], and labels int64[batch]."""
         import torch
 
         if worker not in self._samples:
@@ -123,19 +123,19 @@ class Quadratic:
         self.tables = tuple(tables)
 
     def initial(self, name: str) -> Any:
-        """Zeros."""
+        """Return zeros."""
         import torch
 
         return torch.zeros(next(p.elements for p in self.dense if p.name == name))
 
     def initial_rows(self, table: int, rows: Any) -> Any:
-        """Zeros."""
+        """Return zeros."""
         import torch
 
         return torch.zeros(rows.numel(), self.tables[table].width)
 
     def ids(self, table: int, worker: int, step: int) -> Any:
-        """Some rows that repeat every third step."""
+        """Return some rows that repeat every third step."""
         import torch
 
         size = self.tables[table].rows
@@ -143,7 +143,7 @@ class Quadratic:
         return torch.cat([found, found[::4]])
 
     def step(self, worker: int, step: int, weights: Sequence[Any], rows: Sequence[Any]) -> Any:
-        """Half the squared distance to the target, over all parameters and rows looked up."""
+        """Return half the squared distance to the target, over all parameters and rows looked up."""
         losses = [0.5 * (tensor - self._target(worker, tensor)).square().sum() for tensor in (*weights, *rows)]
         total = losses[0]
         for loss in losses[1:]:
@@ -156,7 +156,8 @@ class Quadratic:
 
 
 def from_params(model: Any) -> Any:
-    """The task for `params["model"]`: a job's own `dense` ([[name, shape], ...]) and `tables`, or the built-in one.
+    """Return the task for `params["model"]`: a job's own `dense` ([[name, shape], ...]) and `tables`, or the built-in
+    one.
 
     Raises ValueError for an invalid list.
     """

@@ -1,8 +1,8 @@
-"""One worker of the parameter-server smoke run, and the same training in one process to compare with.
+"""One worker of the parameter-server smoke run, and a replay of its training in one process for comparison.
 
-Each server records, for each part of its store, which push came after which, and after which of them a worker read. So
-in any mode the weights of every step of every worker are known again, and with them its gradients. The same sums in the
-same order give the same bits; the comparison has a tolerance because processors differ.
+Each server records, for each part of its store, the order of pushes and of the workers' reads. So in any mode the
+weights of every step of every worker can be reconstructed, and with them its gradients. The same sums in the same order
+give the same bits; the comparison has a tolerance because processors differ.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Key = Tuple[int, int, int]
 
 
 class _Part:
-    """A part of one server's store: its numbers, and what happened to them."""
+    """A part of one server's store: its numbers, and its history."""
 
     def __init__(self, values: Any, events: list[tuple[int, int, int, int]]) -> None:
         self.values = values
@@ -93,7 +93,7 @@ class Replay:
         self._gradients: dict[Key, list[list[Any]]] = {}
 
     def difference(self, final: Sequence[Any]) -> float:
-        """The largest difference of these parameters and rows from those of the replay."""
+        """Return the largest difference of these parameters and rows from those of the replay."""
         import torch
 
         if not self._run():
@@ -132,7 +132,7 @@ class Replay:
         return self._parts[server][len(self._slices[server]) + table]
 
     def _run(self) -> bool:
-        """Whether every push was added once, in its worker's order, and everything could be repeated."""
+        """Return whether every push was added once, in its worker's order, and everything could be repeated."""
         parts = [part for mine in self._parts for part in mine]
         if self._config.mode == clocks.SYNC and not all(map(self._has_whole_rounds, self._dense_parts())):
             return False
@@ -161,7 +161,7 @@ class Replay:
         return [part for server, mine in enumerate(self._parts) for part in mine[: len(self._slices[server])]]
 
     def _has_whole_rounds(self, part: _Part) -> bool:
-        """Whether each round consists of one push of each worker, all with its clock."""
+        """Return whether each round consists of one push of each worker, all with its clock."""
         workers, pushed = list(range(self._config.workers)), []
         for kind, worker, clock, _ in part.events:
             if kind == PUSHED:
@@ -203,7 +203,7 @@ class Replay:
             part.total.add_(numbers, alpha=factor)
 
     def _push(self, key: Key) -> list[list[Any]]:
-        """What a worker pushed to each part of each server after it had read these weights."""
+        """Return the pushes of a worker to each part of each server, computed from the weights that it had read."""
         import torch
 
         config, (worker, clock, _) = self._config, key
@@ -261,7 +261,7 @@ def difference(
     device: Any,
     after: Callable[[], Any] = lambda: None,
 ) -> float | None:
-    """Largest difference between `final` and one process that trained on all shards in the servers' order.
+    """Return the largest difference between `final` and one process that trained on all shards in the servers' order.
 
     Args:
         final: dense parameters, then for each table the values of `rows` (all that the training touches).
@@ -328,7 +328,7 @@ def worker(params: dict[str, Any], emit: Emit) -> WorkerReport:
 
 
 def _silent_server(error: PeerError, config: Settings) -> list[int]:
-    """The number of the server that the worker waited for in vain; empty for any other problem."""
+    """Return the number of the server that did not answer the worker; empty for any other problem."""
     if error.kind != "silent":
         return []
     return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith(f"server {index} ")]
@@ -378,7 +378,7 @@ def _run(config: Settings, progress: Progress) -> WorkerReport:
 
 
 def _not_needed(config: Settings, progress: Progress) -> WorkerReport:
-    """The result of a backup worker of Paddle's own servers, which replace no worker."""
+    """Return the result of a backup worker for Paddle's own servers, which do not replace workers."""
     progress.reached(rank_events.DONE)
     host = socket.gethostname()
     values = (config.rank, -1, config.servers, config.workers, host, config.mode, "cpu", "paddle")
@@ -414,7 +414,6 @@ class _Run:
         self._difference: float | None = None
 
     def run_phases(self) -> WorkerReport:
-        """Run all phases and return the results."""
         config, progress, client = self._config, self._progress, self._client
         phase, clock = settings.JOINING, 0
         if config.spare:
@@ -491,16 +490,16 @@ class _Run:
             self._versions["device"],
             "torch {}".format(self._versions["torch"]),
             dict(self._progress.phase_at_s),
-            self._seen(),
+            self._server_stats(),
             config.plan.digest(),
             config.exact_steps,
             len(trained.losses),
             self._steps.mismatches,
-            _ends(trained.losses),
+            _first_and_last(trained.losses),
             *self._losses,
-            _ends(trained.pull_s),
-            _ends(trained.compute_s),
-            _ends(trained.push_s),
+            _first_and_last(trained.pull_s),
+            _first_and_last(trained.compute_s),
+            _first_and_last(trained.push_s),
             self._unmoved,
             self._exact_digest,
             self._digest,
@@ -509,7 +508,7 @@ class _Run:
             replaced,
         )
 
-    def _seen(self) -> list[ServerStats]:
+    def _server_stats(self) -> list[ServerStats]:
         found = []
         for server, reached in zip(self._client.servers, self._dialling.reached):
             channel = server.channel
@@ -533,5 +532,5 @@ class _Run:
         return found
 
 
-def _ends(values: list[float]) -> list[float]:
+def _first_and_last(values: list[float]) -> list[float]:
     return values if len(values) <= 200 else values[:100] + values[-100:]

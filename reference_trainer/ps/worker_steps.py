@@ -18,8 +18,8 @@ class ExpectedReplies:
     """The expected content of all servers, as one worker sees them.
 
     Args:
-        keep: gets each comparison's mismatch, or None.
-        alive: called after each shard: those of a large model take long together.
+        keep: receives each comparison's mismatch, or None.
+        alive: called after each shard, because all shards of a large model together take long.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class ExpectedReplies:
         #: For each table the rows that any worker touches.
         self.touched = [values.touched(table, config.exact_steps) for table in range(len(config.plan.tables))]
         self._rows = {
-            (server.index, table): ExpectedRows(values, table, _on(rows, server.index, config.servers), config.workers)
+            (server.index, table): ExpectedRows(
+                values, table, _rows_on(rows, server.index, config.servers), config.workers
+            )
             for server in client.servers
             for table, rows in enumerate(self.touched)
         }
@@ -136,7 +138,7 @@ class ExpectedReplies:
             self._keep(found)
 
     def _impossible(self, server: Server, versions: Sequence[int], clock: int) -> str:
-        """What is impossible about these versions before push `clock` in this mode, or nothing."""
+        """Return why these versions are impossible before push `clock` in this mode; empty if they are possible."""
         own, config = self._client.index, self._config
         least, most = clock, clock
         if server.has_phase == self._client.phase == settings.EXACT and clock <= server.has_clock:
@@ -159,14 +161,14 @@ class ExpectedReplies:
         return Mismatch(where, self._config.rank, 0, 0, 0, "possible versions", "others", "", {}, text)
 
 
-def _on(rows: Any, server: int, servers: int) -> Any:
+def _rows_on(rows: Any, server: int, servers: int) -> Any:
     return rows[rows.remainder(servers) == server]
 
 
 _MAX_MISMATCHES = 20
-#: Before this push worker 0 pauses for so long, when others must wait for it.
+#: The push before which worker 0 pauses when others must wait for it, and the length of the pause.
 _LATE_PUSH, _LATE_S = 1, 0.1
-#: Rows of one request at the end.
+#: Number of rows per request at the end.
 _ROWS_AT_ONCE = 32768
 #: A request of this many rows, 64 KiB, fits into a socket's buffers. A larger one after a pull could be stuck there
 #: while the server is stuck with its reply.
@@ -216,7 +218,7 @@ class WorkerSteps:
         self._expected: ExpectedReplies | None = None
 
     def exact_steps(self, first: int) -> None:
-        """Push known values, starting with push `first`. Every pull and look-up is compared, too."""
+        """Push known values, starting with push `first`. Every pull and look-up is also compared."""
         import torch
 
         config, client = self._config, self._client
@@ -252,12 +254,14 @@ class WorkerSteps:
             self._after()
 
     def _fall_behind(self) -> None:
-        """Pause, long enough that the others reach the bound, and short for everyone."""
+        """Pause long enough that the others reach the bound, but not longer than necessary."""
         self._client.flush()
         time.sleep(_LATE_S)
 
     def _exact_rows(self, values: ExactValues, table: int, steps: Sequence[int]) -> Any:
-        """The rows touched in these steps and their gradients, each step de-duplicated as in training and summed."""
+        """Return the rows touched in these steps and their gradients, each step de-duplicated as in training and
+        summed.
+        """
         import torch
 
         config = self._config
@@ -274,7 +278,7 @@ class WorkerSteps:
         return Rows(everything, config.servers), total
 
     def check_exact_weights(self) -> str:
-        """Pull and compare everything that was pushed; returns the digest."""
+        """Pull all weights and compare them with all pushes. Returns the digest."""
         import torch
 
         config, client = self._config, self._client
@@ -392,7 +396,7 @@ class WorkerSteps:
         return [self._client.receive_rows(table, rows) for table, (rows, _) in enumerate(requested)]
 
     def _gradients(self, step: int, requested: list[Any], values: list[Any]) -> Any:
-        """Loss, gradients of dense parameters, and of distinct rows."""
+        """Return loss, gradients of dense parameters, and of distinct rows."""
         # Pinned memory is copied while the next operations are queued; it is not written before the loss is known.
         dense = self._layout.gather(self._client.servers, self._device)
         leaves = [tensor.to(self._device).detach().requires_grad_() for tensor in (*dense, *values)]
@@ -427,12 +431,12 @@ class WorkerSteps:
         return done
 
     def _union(self, clock: int) -> list[Rows]:
-        """All rows that the local steps of one push touch."""
+        """Return all rows that the local steps of one push touch."""
         rows = [rows_of_round(self._config, self._client.index, clock, t) for t in range(len(self._config.plan.tables))]
         return [Rows(each, self._config.servers) for each in rows]
 
     def last_weights(self) -> Any:
-        """The digest of everything at the end, and the names of parameters that did not change."""
+        """Return the digest of everything at the end, and the names of parameters that did not change."""
         import torch
 
         config, client = self._config, self._client
@@ -454,7 +458,7 @@ class WorkerSteps:
         return found, unmoved
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """The loss on this worker's samples with the first weights, and with the last pulled ones.
+        """Return the loss on this worker's samples with the first weights, and with the last pulled ones.
 
         Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
         """
@@ -480,7 +484,9 @@ class WorkerSteps:
         return found[0], found[1]
 
     def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
-        """The rows that these workers touch in training, sorted; with very many workers only those of the first."""
+        """Return the rows that these workers touch in training, sorted; with very many workers only those of the
+        first.
+        """
         import torch
 
         config = self._config
@@ -490,7 +496,7 @@ class WorkerSteps:
 
 
 def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
-    """All rows of a table that the local steps of one push touch, sorted: int64[n]."""
+    """Return all rows of a table that the local steps of one push touch, sorted: int64[n]."""
     import torch
 
     steps = config.steps_of(clock, config.steps)
@@ -500,7 +506,7 @@ def rows_of_round(config: Settings, worker: int, clock: int, table: int) -> Any:
 def train_locally(
     config: Settings, worker: int, clock: int, local: list[Any], union: list[Rows], dense: int
 ) -> list[float]:
-    """The local steps of one push, on a copy of the weights; returns their losses."""
+    """Return the local steps of one push, on a copy of the weights; returns their losses."""
     import torch
 
     losses: list[float] = []
@@ -517,12 +523,12 @@ def train_locally(
 
 
 def _may_request_early(requested: list[Any]) -> bool:
-    """Whether these rows may be requested before the reply to a pull has been read."""
+    """Return whether these rows may be requested before the reply to a pull has been read."""
     return all(part.rows.numel() <= _MAX_EARLY_ROWS for part, _ in requested)
 
 
 def gradients_of(task: Any, worker: int, step: int, leaves: list[Any], requested: list[Any], dense: int) -> Any:
-    """Loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
+    """Return loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
     import torch
 
     rows = [leaf.index_select(0, inverse.to(leaf.device)) for leaf, (_, inverse) in zip(leaves[dense:], requested)]

@@ -104,7 +104,7 @@ def test_changed_code_has_a_different_entry(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(tmp_path))
     __import__("a_pack")
     before = report_cache.key_of(("asked",), ["a_pack.rules"])
-    report_cache._code.cache_clear()
+    report_cache._code_fingerprint.cache_clear()
     (package / "__init__.py").write_text("RULE = 10\n")
     assert report_cache.key_of(("asked",), ["a_pack.rules"]) != before
 

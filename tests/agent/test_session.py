@@ -194,7 +194,7 @@ def test_clock_offset_uses_the_fastest_round_trip() -> None:
                 # Sent `delay_s` ago, received at once: the whole delay was on the way back.
                 ahead = now + 100
                 channel.out.send_nowait(encode(Beat(ahead - delay_s, now - delay_s, ahead - delay_s)))
-            estimate = await session.measured()
+            estimate = await session.measure_clock()
             assert estimate is not None
             # The other two are off by 0.2 and 0.3 s.
             assert abs(estimate.offset_s - 100) < 0.2

@@ -166,7 +166,7 @@ def broadcasting(*received: int) -> Culprit | None:
 def test_the_root_of_a_broadcast_may_leave_it_first() -> None:
     found = broadcasting()
     assert named(found) == (None, "stuck")
-    assert found is not None and found.waiting == (1, 2, 3) and "cannot show where" in found.because
+    assert found is not None and found.waiting == (1, 2, 3) and "cannot show which" in found.because
     assert "rank 0 on node0 left collective 2 (broadcast), in which ranks 1, 2, 3 on node1" in found.because
     found = broadcasting(1)
     assert found is not None and (found.rank, found.also) == (2, (3,)), "rank 1 got it and is healthy"
@@ -439,7 +439,7 @@ def test_a_chain_whose_end_goes_on_says_on_whom_the_first_gave_up() -> None:
     found = story.blame(14.5)
     assert found is not None and (found.title, found.also) == ("worker 0 on node2", (1, 3))
     assert "gave up on server 1 on node1" in found.because
-    assert "though worker 1 on node3, for which that waited, went on" in found.because
+    assert "though worker 1 on node3, for which that member waited, continued" in found.because
 
 
 def test_a_member_that_others_gave_up_on_is_not_named_while_it_waits_for_one_of_them() -> None:

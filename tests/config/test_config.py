@@ -229,7 +229,7 @@ def test_a_link_out_of_the_tree_is_not_followed(tree: Path, tmp_path_factory: py
         ("exclude = ['*a*a*a*a*a*a*']\n", "preflight.toml:1:12: a pattern may have at most"),
         ("[per-file-ignores]\n'a/**' = 'RDV'\n", "toml:2:10: `per-file-ignores.a/**` is expected to be a list"),
         ("ignore = ['RDV001']\nmandatory = ['RDV001']\n", "preflight.toml:1:11: RDV001 is mandatory"),
-        ("output = 'json:/etc/passwd'\n", "preflight.toml:1:10: a configuration names only a format"),
+        ("output = 'json:/etc/passwd'\n", "preflight.toml:1:10: a configuration sets only a format"),
         ("baseline = '../../elsewhere.json'\n", "preflight.toml:1:12: ../../elsewhere.json is outside"),
         ("site-rules = ['rules.toml']\n", "preflight.toml:1:14: only a configuration given with --config"),
         ("plugins = ['evil']\n", "preflight.toml:1:1: unknown key `plugins`; known keys: select, "),
@@ -456,7 +456,7 @@ def test_prune_from_another_folder_changes_nothing(
 def test_the_configuration_may_name_it(baseline_tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (baseline_tree / "preflight.toml").write_text('baseline = "accepted.json"\n')
     assert main.run(["lint"]) == 2
-    assert "`preflight baseline write` makes one" in capfd.readouterr().err
+    assert "`preflight baseline write` creates it" in capfd.readouterr().err
     assert main.run(["baseline", "write"]) == 0
     assert main.run(["lint"]) == 0
     assert main.run(["baseline", "show", "accepted.json"]) == 0

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from preflight.engine.evaluate import MAX_NODES, outcomes_of, selected
-from preflight.engine.evaluate import judged as isolation_judged
+from preflight.engine.evaluate import judge_without_crashing_nodes as isolation_judged
 from preflight.engine.report import ExitCode
 from preflight.engine.suppress import fold
 from preflight.model.findings import Confidence, Finding, Severity, Status, VerdictKind

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from preflight.executors.base import ExecutorError, NodeRequest
-from preflight.executors.bridge.ray_side import connecting, node_facts, starting
+from preflight.executors.bridge.ray_side import explain_connection_failure, explain_start_failure, node_facts
 from preflight.executors.ray import RayExecutor, explain
 from preflight.model.recording import Node
 from tests.executors.trial import no_bundle
@@ -36,7 +36,7 @@ This process on Ray Client was started with:
     ],
 )
 def test_driver_errors_are_explained(message: str, kind: str, words: str) -> None:
-    trouble = connecting("auto", message, "2.60.0")
+    trouble = explain_connection_failure("auto", message, "2.60.0")
     assert trouble.kind == kind and words in trouble.message, trouble.message
 
 
@@ -49,13 +49,13 @@ def error_called(name: str, message: str) -> Exception:
     ("name", "kind", "words"),
     [
         ("GetTimeoutError", "timeout", "within 5 s"),
-        ("ActorUnschedulableError", "unreachable", "does not know the node any more"),
+        ("ActorUnschedulableError", "unreachable", "no longer knows the node"),
         ("RuntimeEnvSetupError", "crashed", "runtime environment"),
         ("ActorDiedError", "unreachable", "last words"),
     ],
 )
 def test_actor_errors_are_explained(name: str, kind: str, words: str) -> None:
-    trouble = starting(error_called(name, "first\n\x1b[31mlast words\x1b[0m\n\n"), 5.0)
+    trouble = explain_start_failure(error_called(name, "first\n\x1b[31mlast words\x1b[0m\n\n"), 5.0)
     assert trouble.kind == kind and words in trouble.message, trouble.message
 
 

@@ -19,7 +19,7 @@ import pytest
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Member, find_culprit
 from preflight.config.resolve import jobs_in
-from preflight.engine.evaluate import judged
+from preflight.engine.evaluate import judge_without_crashing_nodes
 from preflight.model.configuration import STAGES
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord, Unavailable
 from preflight.model.requests import EventRecord, Request
@@ -128,7 +128,7 @@ def _fleet(chance: random.Random) -> Fleet:
 
 def apart(function: Any, fleet: Fleet, facts: Facts) -> list[Any]:
     """The result of the function without the nodes whose facts make it crash."""
-    found: list[Any] = judged(function, fleet, facts)[0]
+    found: list[Any] = judge_without_crashing_nodes(function, fleet, facts)[0]
     return found
 
 
@@ -163,9 +163,9 @@ def test_no_check_crashes_on_extreme_facts(example: str) -> None:
                         continue
                     for request in isolated(
                         f"{check.meta.id} {wave}",
-                        lambda plan=plan, facts=facts, fleet=fleet: judged(functools.partial(plan, job), fleet, facts)[
-                            0
-                        ],
+                        lambda plan=plan, facts=facts, fleet=fleet: judge_without_crashing_nodes(
+                            functools.partial(plan, job), fleet, facts
+                        )[0],
                     ):
                         if request.key not in known:
                             known[request.key] = _record(request, chance)
@@ -176,9 +176,9 @@ def test_no_check_crashes_on_extreme_facts(example: str) -> None:
         for check in registry.checks():
             isolated(
                 check.meta.id,
-                lambda check=check, facts=facts, fleet=fleet: judged(functools.partial(check.judge, job), fleet, facts)[
-                    0
-                ],
+                lambda check=check, facts=facts, fleet=fleet: judge_without_crashing_nodes(
+                    functools.partial(check.judge, job), fleet, facts
+                )[0],
             )
         clear_memo(facts)
     assert not crashed, "\n".join(f"{head}\n{text}" for head, text in crashed.items())

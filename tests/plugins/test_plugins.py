@@ -163,7 +163,7 @@ def test_unknown_names_get_the_nearest_ones() -> None:
     assert "RDV001" in found["RDV01"]
     assert found["qqqq"] == ()
     with pytest.raises(KeyError, match="did you mean 'sarif'"):
-        registry.named(registry.REPORTERS, "sarf")
+        registry.load_named(registry.REPORTERS, "sarf")
 
 
 def test_a_listing_is_json(tmp_path: Path) -> None:
@@ -181,12 +181,12 @@ def test_a_listing_is_json(tmp_path: Path) -> None:
 def test_an_unloadable_built_in_executor_is_reported_with_the_valid_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert registry.named(registry.EXECUTORS, "mpi").name == "mpi"
+    assert registry.load_named(registry.EXECUTORS, "mpi").name == "mpi"
     monkeypatch.setitem(sys.modules, "preflight.executors.mpi", None)
     registry.load.cache_clear()
     try:
         with pytest.raises(KeyError, match=r"unknown executor 'mpi'; .*known names: .*ssh"):
-            registry.named(registry.EXECUTORS, "mpi")
+            registry.load_named(registry.EXECUTORS, "mpi")
     finally:
         registry.load.cache_clear()
 

@@ -46,7 +46,7 @@ def of_steps(*steps: Step, clock: Callable[[], float] = lambda: 0.0) -> list[tup
     """The events of these steps, in short form."""
     known = event_builder(clock)
     short = []
-    for document in lines([event for step in steps for event in known.of_step(step)]):
+    for document in lines([event for step in steps for event in known.step_events(step)]):
         names = ("type", "stage", "state", "node", "problem", "text", "party", "phase", "reason")
         short.append(tuple(document[name] for name in names if document.get(name)))
     return short
@@ -93,7 +93,7 @@ def test_progress_is_sent_periodically_with_few_names() -> None:
     now = iter(n / 100 for n in range(100_000))
     names = tuple(f"n{number}" for number in range(100))
     told = event_builder(lambda: next(now))
-    found = lines([event for done in range(500) for event in told.of_step(Step("node", done, 500, names, 3.14159))])
+    found = lines([event for done in range(500) for event in told.step_events(Step("node", done, 500, names, 3.14159))])
     assert found[0]["state"] == "began" and {event["state"] for event in found[1:]} == {"going-on"}
     assert 3 < len(found) < 100
     assert (found[1]["waiting"], len(found[1]["waiting_for"]), found[1]["deadline_s"]) == (100, 16, 3.142)
@@ -102,7 +102,7 @@ def test_progress_is_sent_periodically_with_few_names() -> None:
 def test_findings_undecided_checks_and_verdict_match_the_report() -> None:
     report = everything()
     told = event_builder()
-    found = lines([told.began("check", "0.1.0"), *told.of_report(report), told.verdict(report)])
+    found = lines([told.began("check", "0.1.0"), *told.report_events(report), told.verdict(report)])
     assert found[0] == {"type": "run-began", "verb": "check", "version": "0.1.0"}
     assert [event["outcome"]["subject"] for event in found if event["type"] == "outcome"] == ["GPUs of node3", "RDMA"]
     findings = [event["finding"] for event in found if event["type"] == "finding"]
@@ -129,7 +129,7 @@ def test_every_line_about_a_hundred_reports_follows_the_schema(part: int) -> Non
     for one in reports()[part::4]:
         report: Report = replace(one)
         told = event_builder()
-        found = lines([*told.of_report(report), told.verdict(report)])
+        found = lines([*told.report_events(report), told.verdict(report)])
         assert len(found) == len(report.findings) + len(report.suppressed) + len(report.coverage.unknown_outcomes) + 1
 
 

@@ -46,7 +46,7 @@ def test_the_same_report_gives_the_same_bytes(reporter: Reporter) -> None:
 
 
 def test_each_node_is_in_exactly_one_list() -> None:
-    lists = [registry.named(registry.REPORTERS, f"{which}-hosts") for which in ("passing", "failing", "unknown")]
+    lists = [registry.load_named(registry.REPORTERS, f"{which}-hosts") for which in ("passing", "failing", "unknown")]
     for one in reports():
         partition((reporter.render(one, Style()) for reporter in lists), one)
 

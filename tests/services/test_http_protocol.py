@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from preflight.services import access
-from preflight.services.fleet_page.application import settings
+from preflight.services.fleet_page.application import uvicorn_config
 from tests.services.connections import ends
 
 pytestmark = pytest.mark.thorough
@@ -35,7 +35,7 @@ async def slow(scope: Scope, receive: Receive, send: Send) -> None:
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(access, "HEAD_S", _HEAD_S)
-    server = uvicorn.Server(settings(slow))
+    server = uvicorn.Server(uvicorn_config(slow))
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

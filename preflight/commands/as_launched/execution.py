@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between SIGTERM and SIGKILL, in which ranks report whom they wait for.
+#: Seconds between SIGTERM and SIGKILL, for ranks to report whom they wait for.
 _TERM_GRACE_S = 8.0
 _OUTPUT_EVERY_S = 0.2
-#: The time that ranks need after the end of another one to find and report it.
+#: Time that ranks need to detect and report that another rank has ended.
 _REPORT_GRACE_S = 12.0
 #: Seconds between two queries of a job's state, and the deadline of each query.
 _POLL_EVERY_S = 1.0
@@ -108,8 +108,9 @@ class _Termination:
 
 
 def run(script: Path, interpreter: Sequence[str], *, deadline_s: float) -> ScriptExit:
-    """Run the script here, in this directory, with this process's standard output. At the deadline everything that it
-    started is ended.
+    """Run the script here, in this directory, with this process's standard output.
+
+    At the deadline the script and all processes that it started are ended.
     """
     with _Termination() as termination:
         code = _wait([*(interpreter or ("bash",)), str(script)], deadline_s, termination)
@@ -119,7 +120,7 @@ def run(script: Path, interpreter: Sequence[str], *, deadline_s: float) -> Scrip
 
 
 def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) -> int | None:
-    """Run a command line and return its exit code; None if it exceeds the deadline. Everything it started is ended."""
+    """Return the exit code of a command line; None at the deadline. All processes it started are ended."""
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("run %s", command_text(words))
     try:
@@ -136,7 +137,9 @@ def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all that it started: SIGTERM first, so that ranks report whom they wait for, then SIGKILL."""
+    """End the child and all processes that it started: SIGTERM first, so that ranks report whom they wait for, then
+    SIGKILL.
+    """
     if child.poll() is not None:
         return
     import psutil
@@ -264,8 +267,8 @@ def _run_slurm_tool(words: Sequence[str]) -> str:
 
 
 def exclude_each_other(one: str, other: str) -> bool:
-    """Whether only one of two branches of a script can be taken, by the conditions that its evaluation writes:
-    `if X` and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
+    """Return whether at most one of two branches of a script runs, judging by the conditions that its evaluation
+    writes: `if X` and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
     """
     mine, theirs = one.split("; "), other.split("; ")
     for part in mine:
@@ -282,8 +285,9 @@ def exclude_each_other(one: str, other: str) -> bool:
 
 
 def await_reports(ended: ScriptExit, reports: Path) -> None:
-    """Wait, after a script failed, for ranks that outlive it: a launcher that only closes their connections to other
-    nodes ends before they know whom they miss.
+    """Wait, after a script failed, for ranks that outlive it.
+
+    A launcher that only closes its connections to other nodes ends before the ranks know which peers are missing.
     """
     ends = time.monotonic() + _REPORT_GRACE_S
     while ended.failed and time.monotonic() < ends:
@@ -338,7 +342,7 @@ def judge(ended: ScriptExit, reports: Path, launches: Mapping[int, str]) -> Verd
 _BOM = b"\xef\xbb\xbf"
 
 
-def encoded(root: Path, copy: ChangedCopy) -> bytes:
+def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
     """Return the bytes of the changed file: those of the old file except for the replaced parts.
 
     Raises:
@@ -369,7 +373,7 @@ def write(root: Path, relaunch: Relaunch, trainers: Mapping[str, bytes], folder:
         target = folder / copy.name
         if target.exists() and target.samefile(old):
             raise Refusal(f"{target} is the job's own file; choose another --to folder")
-        wanted.append((target, encoded(root, copy), stat.S_IMODE(old.stat().st_mode) | stat.S_IWUSR))
+        wanted.append((target, encode_copy(root, copy), stat.S_IMODE(old.stat().st_mode) | stat.S_IWUSR))
     wanted += [(folder / name, data, 0o755) for name, data in sorted(trainers.items())]
     drafts: list[tuple[Path, Path]] = []
     try:
@@ -398,7 +402,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def trainer_file(settings: Mapping[str, object]) -> bytes:
-    """Return the file's bytes; `settings` are stored inside as defaults for variables that are not set."""
+    """Return the content of the trainer file; `settings` are its defaults for variables that are not set."""
     modules, packages = sources_of(PACKAGES)
     files = {}
     for name, source in modules.items():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from preflight.analysis.model_size import asked_backend
+from preflight.analysis.model_size import requested_backend
 from preflight.commands.as_launched import script_edits
 from preflight.commands.as_launched.script_edits import (
     Change,
@@ -57,9 +57,9 @@ class ReplacedLaunch:
     removed: tuple[str, ...]
     kept: tuple[str, ...] = ()
     image: str = ""
-    #: Whether the program starts its ranks itself, so that the trainer has to.
+    #: Whether the program starts its ranks itself, so that the trainer has to start them.
     spawns: bool = False
-    #: The branches it is in, as the evaluation of the script writes them.
+    #: The branches that contain the launch, as the evaluation of the script writes them.
     condition: str = ""
 
 
@@ -80,7 +80,7 @@ class Relaunch:
     replaced: tuple[ReplacedLaunch, ...]
     not_replaced: tuple[str, ...] = ()
     batch: bool = False
-    #: The shell of the script's first line; empty without one.
+    #: The shell in the script's first line; empty if the line names none.
     interpreter: tuple[str, ...] = field(default=())
 
 
@@ -125,11 +125,11 @@ def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> R
     changes = [_provable(group, before, file, tree, entry) for group, entry in zip(chosen, entries, strict=True)]
     edits = [edit for item in changes for edit in item.edits]
     wanted = [(item, entry) for group, entry in zip(chosen, entries, strict=True) for item in group.launches]
-    prove(before, _changed(edits, before, file, tree), wanted, edits)
+    prove(before, _apply_changes(edits, before, file, tree), wanted, edits)
     copies = _copies(edits, before, tree, path, root, folder)
     return Relaunch(
         copies,
-        tuple(_replaced(*item, before) for item in zip(chosen, changes, entries, strict=True)),
+        tuple(_describe_replacement(*item, before) for item in zip(chosen, changes, entries, strict=True)),
         tuple(_not_replaced(group) for group in groups if group not in chosen),
         batch=bool(before.script.directives),
         interpreter=_interpreter(file.text),
@@ -148,7 +148,7 @@ def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
 
 
 def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> None:
-    """Raise Refusal if one of these launches starts parameter servers, for which the trainer has no ranks."""
+    """Raise Refusal if one of these launches starts parameter servers, because the trainer has no ranks for them."""
     for launch in replaced:
         for job in jobs:
             scopes = [item.scope for item in job.launches if item.id == launch.launch]
@@ -163,7 +163,7 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
     """Return the number of ranks that a program spawns, or `gpus` if it spawns one for each GPU of its machine.
 
     Raises:
-        Refusal: the job's files do not tell.
+        Refusal: the job's files do not state it.
     """
     for job in jobs:
         for scope in (item.scope for item in job.launches if item.id == launch.launch):
@@ -179,11 +179,11 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
 
 
 def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the backend that each launch asks for, `nccl` or `gloo`, by its id; not for one that leaves it open."""
+    """Return the backend, `nccl` or `gloo`, that each launch requests; launches without one are left out."""
     found = {}
     for job in jobs:
         for launch in job.launches:
-            name, _ = asked_backend(job, (launch.scope,))
+            name, _ = requested_backend(job, (launch.scope,))
             if name:
                 found[launch.id] = name
     return found
@@ -228,7 +228,7 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return where else the launch may be found."""
+    """Return a hint where else the launch may be."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))
@@ -249,14 +249,12 @@ def _line(group: _Group) -> int:
 
 
 def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree, entry: str) -> Change:
-    """Return the edits for a group that can be proven correct: without the program's arguments, or with them if
-    necessary.
-    """
+    """Return edits that can be proven correct: without the program's arguments, or with them if necessary."""
     first: Refusal | None = None
     for whole in (True, False):
         try:
             each = change(group.launches[0], entry, whole=whole)
-            after = _changed(each.edits, before, file, tree)
+            after = _apply_changes(each.edits, before, file, tree)
             prove(before, after, [(launch, entry) for launch in group.launches], each.edits)
         except Refusal as refusal:
             first = first or refusal
@@ -267,7 +265,7 @@ def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree,
     raise Refusal(f"launch {group.number} cannot be replaced by itself: {first}", span) from first
 
 
-def _changed(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
+def _apply_changes(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
     moved = tuple(_translate_edit(edit, before, tree) for edit in edits)
     over = apply(_texts(moved, tree), moved)
     text = over.get(file.path, file.text)
@@ -308,7 +306,7 @@ def _start_of(written: WrittenFile, tree: Tree) -> int:
 def _copies(
     edits: Sequence[Edit], before: TracedScript, tree: Tree, main: str, root: Path, folder: Path
 ) -> tuple[ChangedCopy, ...]:
-    """Return the changed files and the files that lead to them, each naming the copies of the others."""
+    """Return the changed files and the files that lead to them; references between them name the copies."""
     wanted = [_translate_edit(edit, before, tree) for edit in edits]
     names = {main: _name(main, {})}
     todo = list(dict.fromkeys(edit.path for edit in wanted))
@@ -360,7 +358,7 @@ def _reference(entered: Entered, trace: Trace, target: str) -> Edit:
     return Edit(places[0].file.path, places[0].start, places[0].end, _plain(target))
 
 
-def _replaced(group: _Group, each: Change, entry: str, before: TracedScript) -> ReplacedLaunch:
+def _describe_replacement(group: _Group, each: Change, entry: str, before: TracedScript) -> ReplacedLaunch:
     first = group.launches[0]
     span = first.command.words[first.program or 0].span
     written = next((launch for launch in reversed(before.script.written) if launch.path == span.path), None)
@@ -410,14 +408,14 @@ def prove(
     old, new = before.script.commands, after.script.commands
     wanted = {id(launch.command): (launch, entry) for launch, entry in chosen}
     around = {id(outer) for launch, _ in chosen for outer in _enclosing_commands(launch.command)}
-    removed = _removed([launch for launch, _ in chosen])
+    removed = _removed_texts([launch for launch, _ in chosen])
     for was, now in zip(old, new, strict=False):
         if was.condition != now.condition:
             raise Refusal("the condition of this command would change as well", was.span)
         found = wanted.get(id(was))
         if found is not None:
             _require_entry(found[0], now, found[1])
-        elif id(was) in around and _passes_launch_on(was, now, removed, _edited(before, was, edits)):
+        elif id(was) in around and _passes_launch_on(was, now, removed, _edited_words(before, was, edits)):
             pass
         elif not _equal_or_printed(was.words, now.words):
             raise Refusal("the words of this command come from the same text and would change as well", was.span)
@@ -437,7 +435,7 @@ def _enclosing_commands(command: Command) -> list[Command]:
     return found
 
 
-def _removed(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
+def _removed_texts(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
     """Return the strings in which a program was replaced: words that contain one of them may differ."""
     programs = []
     for launch in chosen:
@@ -447,7 +445,6 @@ def _removed(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
 
 
 def _require_entry(launch: TracedLaunch, now: Command, entry: str) -> None:
-    """Check that the launch is unchanged up to its program, and that the program is the entry. Arguments may remain."""
     index = launch.program
     assert index is not None
     flags = module_flags(launch)
@@ -473,7 +470,7 @@ def _equal_or_printed(was: Sequence[Word], now: Sequence[Word]) -> bool:
 
 
 def _passes_launch_on(was: Command, now: Command, removed: tuple[str, ...], edited: frozenset[int]) -> bool:
-    """Return whether a command that passes a launch on is equal except for the words that contain the launch."""
+    """Return whether a command that passes a launch on is unchanged except for the words that contain the launch."""
     if len(was.words) != len(now.words):
         # `ssh node1 torchrun train.py --lr 1`: the launch is part of the words of its outer command.
         return bool(was.words) and bool(now.words) and was.words[0].value == now.words[0].value
@@ -481,7 +478,7 @@ def _passes_launch_on(was: Command, now: Command, removed: tuple[str, ...], edit
     return all(old.value == new.value or at in edited or _contains_any(old, removed) for at, (old, new) in pairs)
 
 
-def _edited(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
+def _edited_words(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
     """Return the words of a command whose written text was edited."""
     written = before.trace.written.get(id(command))
     if written is None:

@@ -76,10 +76,10 @@ _EXPANSIONS = ("simple_expansion", "expansion")
 
 
 def edits(path: str, text: str, place: str) -> Iterator[Edit]:
-    """Return the edits that insert `place`, the original location, wherever the script asks for its own.
+    """Yield the edits that insert `place`, the original location, wherever the script determines its own location.
 
     Raises:
-        Refusal: it asks in a way that a single word cannot replace.
+        Refusal: the script does so in a way that a single word cannot replace.
     """
     if not _OWN_PATH.search(text):
         return
@@ -106,7 +106,7 @@ _MODULE_FLAGS = ("-m", "--module", "--module_mode", "--module-mode")
 #: A quote or a backslash may separate two pieces of text that belong together.
 _MAX_SEAM_LENGTH = 3
 _BETWEEN_WORDS = re.compile(r"(?:[ \t]|\\\r?\n)*")
-#: Launchers that are themselves the training program, or pass it to a service of their own.
+#: Launchers that are themselves the training program, or pass the program to their own service.
 _NO_PROGRAM = ("ray", "torchx", "llamafactory-cli", "axolotl", "trl", "tune", "swift")
 
 
@@ -216,13 +216,13 @@ def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
     groups: list[Place] = []
     kept = () if whole else words[behind:]
     if written.starts[at] == index:
-        for start, end in _joined(written.document, written.ranges[at:] if whole else written.ranges[at : at + 1]):
+        for start, end in _join_ranges(written.document, written.ranges[at:] if whole else written.ranges[at : at + 1]):
             groups += merge_ranges(written.document.slice(start, end))
     else:
         last = behind if whole else index + 1
         kept = kept if whole else words[last:]
         groups += merge_ranges(tuple(piece for item in written.fields[index:last] for piece in item.text))
-        for start, end in _joined(written.document, written.ranges[at + 1 :] if whole else ()):
+        for start, end in _join_ranges(written.document, written.ranges[at + 1 :] if whole else ()):
             groups += merge_ranges(written.document.slice(start, end))
     if not groups:
         raise Refusal("the program's name is empty there", found.launch.span)
@@ -233,7 +233,7 @@ def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
     return Change(tuple(dict.fromkeys(edits)), tuple(shown), tuple(word.spelling for word in kept))
 
 
-def _joined(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _join_ranges(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Join adjacent written words into one range; a redirection between them stays."""
     current: tuple[int, int] | None = None
     for start, end in ranges:

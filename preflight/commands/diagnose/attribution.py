@@ -1,4 +1,4 @@
-"""Finds the first failure and its cause among the symptoms of all logs, or who should be examined instead.
+"""Finds the first failure and its cause among the symptoms of all logs, or the process to examine instead.
 
 A cause wins over a consequence whatever their times, because causes are often logged last, above all by the kernel and
 the scheduler. Among causes the earliest counts if their times are comparable, otherwise the most specific.
@@ -15,7 +15,7 @@ from preflight.commands.diagnose.diagnosis import Certainty, Event, Kind, Line, 
 from preflight.commands.diagnose.log_lines import is_library, seconds_between
 from preflight.commands.diagnose.scan import LastLine, ScanResult
 
-#: Clocks of nodes, and the lines of one moment, may differ by this much.
+#: Clocks of nodes, and the times of simultaneous lines, may differ by this much.
 _SAME_MOMENT_S = 1.0
 #: Causes of one process within this distance (in lines of one file) are one failure, reported twice.
 _SAME_FAILURE_LINES = 400
@@ -86,23 +86,23 @@ def attribute(events: Sequence[Event]) -> Attribution:
     """Sort the symptoms of a failure into causes, in order of importance, and consequences."""
     causes = [event for event in events if event.symptom.kind is Kind.CAUSE]
     consequences = [event for event in events if event.symptom.kind is Kind.CONSEQUENCE]
-    causes, explained = _unexplained(causes, events)
+    causes, explained = _split_explained(causes, events)
     groups: list[Group] = []
     rest = causes
     while rest:
-        chosen = _first(rest)
+        chosen = _decisive_event(rest)
         same = [event for event in rest if event.symptom is chosen.symptom]
         groups.append(
             Group(
-                _located(_with_user_location(chosen, same), same, [*explained, *consequences]), _members(chosen, same)
+                _add_process(_add_user_location(chosen, same), same, [*explained, *consequences]),
+                _members(chosen, same),
             )
         )
         rest = [event for event in rest if event.symptom is not chosen.symptom]
     return Attribution(tuple(groups), (*consequences, *explained))
 
 
-def _unexplained(causes: list[Event], lasting: Sequence[Event]) -> tuple[list[Event], list[Event]]:
-    """Split causes into those that no other cause explains, and the others."""
+def _split_explained(causes: list[Event], lasting: Sequence[Event]) -> tuple[list[Event], list[Event]]:
     explaining = {name for event in lasting for name in event.symptom.explains if event.symptom.kind is Kind.CAUSE}
     decisive = [event for event in causes if event.symptom.certainty is not Certainty.OPEN]
     by_path = grouped((event.line.path, event) for event in decisive)
@@ -125,8 +125,8 @@ def _same_failure(event: Event, other: Event) -> bool:
     return len(ranks) < 2 and abs(event.line.line - other.line.line) <= _SAME_FAILURE_LINES
 
 
-def _first(causes: Sequence[Event]) -> Event:
-    """Return the cause that counts: the earliest; among simultaneous ones or without times, the most specific."""
+def _decisive_event(causes: Sequence[Event]) -> Event:
+    """Return the cause that counts: the earliest; among simultaneous or undated causes the most specific."""
     timed = [event for event in causes if event.moment is not None]
     earliest = timed[0] if timed else None
     for event in timed[1:]:
@@ -157,8 +157,8 @@ def _first(causes: Sequence[Event]) -> Event:
     return min(near, key=key)
 
 
-def _located(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> Event:
-    """Return the decisive event with its process, taken from another line if its own does not name it."""
+def _add_process(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> Event:
+    """Return the decisive event with its process, taken from another line if its own line does not name the process."""
     if chosen.member.rank is not None or chosen.symptom.subject is Subject.JOB:
         return chosen
     for event in same:
@@ -173,7 +173,7 @@ def _located(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> E
     return chosen
 
 
-def _with_user_location(chosen: Event, same: Sequence[Event]) -> Event:
+def _add_user_location(chosen: Event, same: Sequence[Event]) -> Event:
     """Return the decisive event with a location in the user's program, if another event of the same failure has one."""
     if chosen.frame and not is_library(chosen.frame):
         return chosen
@@ -236,10 +236,10 @@ class Survival:
 def judge_survival(scans: Sequence[ScanResult], events: Sequence[Sequence[Event]]) -> Survival:
     """Judge the events of each file; both arguments are in the same order.
 
-    An error is survived if steps of training follow it and then a line that says that the run completed; without
-    steps between, a batch script may have printed that line whatever happened. If only steps of training follow, it is
-    survived unless the run failed later and nothing else is a cause: output may be buffered, so that steps are
-    written after an error that came later.
+    A run survived an error if training steps follow the error and a later line reports that the run completed; without
+    steps between, a batch script may have printed that line regardless of the result. If only training steps follow,
+    the error is survived unless the run failed later and no other cause is known: buffered output may print steps after
+    a later error.
     """
     lasting: list[Event] = []
     survived: list[Event] = []
@@ -269,14 +269,14 @@ def _was_before_the_end(event: Event, scanned: ScanResult) -> bool:
 
 
 def _was_harmless(event: Event) -> bool:
-    """Return whether later lines show that it was not a failure."""
+    """Return whether later lines show that the event was not a failure."""
     if event.symptom.passes:
         return event.ordinary_after > _MAX_AFTER_RETRY
     caught = event.symptom.kind is Kind.CAUSE and event.symptom.certainty is Certainty.OPEN and event.frame
     return bool(caught) and event.ordinary_after > _MAX_AFTER_EXCEPTION
 
 
-#: A process silent for this much longer than the others is reported; less is chance.
+#: A process silent for this much longer than the others is reported; a smaller difference may be chance.
 _SILENT_S = 3.0
 _MAX_RANKS = 100_000
 
@@ -284,19 +284,17 @@ _MAX_RANKS = 100_000
 def suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
     """Return the one process that the consequences point to, or None."""
     return (
-        _lagging(consequences, last_words)
-        or _behind(consequences)
-        or _waited_for(consequences, last_words)
-        or _ended_first(consequences)
-        or _silent(consequences, last_words)
-        or _ended(consequences)
+        _find_lagging(consequences, last_words)
+        or _find_behind(consequences)
+        or _find_awaited(consequences, last_words)
+        or _find_first_ended(consequences)
+        or _find_silent(consequences, last_words)
+        or _find_self_ended(consequences)
     )
 
 
-def _ended_first(consequences: Sequence[Event]) -> Suspect | None:
-    """Return the process that a launcher reports to have failed first, unless it only noticed that another one was
-    gone.
-    """
+def _find_first_ended(consequences: Sequence[Event]) -> Suspect | None:
+    """Return the process that a launcher reports as the first failure, unless that process only lost its peer."""
     for event in consequences:
         if event.first and event.member.rank is not None and event.member.rank not in _reporting_ranks(consequences):
             return Suspect(event.member, "its launcher reports that it failed first", event.line)
@@ -304,14 +302,14 @@ def _ended_first(consequences: Sequence[Event]) -> Suspect | None:
 
 
 def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
-    """Return the ranks that only report that another process was gone."""
+    """Return the ranks that only report the loss of another process."""
     return {event.member.rank for event in consequences if event.symptom.subject is Subject.WRITER}
 
 
-def _lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the process that waits in a different collective from all others, or in none.
+def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the process that waits in a different collective from all others, or in no collective.
 
-    Each process group is judged separately; ranks that wait in several are ignored.
+    Each process group is judged separately; ranks that wait in several groups are ignored.
     """
     waiting: dict[int, Event] = {}
     for event in consequences:
@@ -342,13 +340,14 @@ def _lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, Last
     return Suspect(member, f"all others wait for it in collective {common[0]}", word.line if word else None)
 
 
-def _behind(consequences: Sequence[Event]) -> Suspect | None:
+def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
     """Return the processes whose collectives have lower numbers than those of most others.
 
-    The numbers are those of collectives that timed out, or of the last ones that were started. A process may have
-    several numbers, one for each group; it is behind only if all of them are lower than all numbers of the others.
+    The numbers are those of collectives that timed out, or of the last collectives that were started. A process may
+    have several numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the
+    others.
     """
-    for numbers in (_sequences(consequences), _enqueued(consequences)):
+    for numbers in (_sequences(consequences), _enqueued_numbers(consequences)):
         if len(numbers) < 2:
             continue
         highest = {rank: max(found) for rank, found in numbers.items()}
@@ -367,14 +366,14 @@ def _behind(consequences: Sequence[Event]) -> Suspect | None:
 
 
 def _sequences(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _by_rank((event.member.rank, event.sequence) for event in consequences)
+    return _group_by_rank((event.member.rank, event.sequence) for event in consequences)
 
 
-def _enqueued(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _by_rank((event.member.rank, event.enqueued) for event in consequences)
+def _enqueued_numbers(consequences: Sequence[Event]) -> dict[int, set[int]]:
+    return _group_by_rank((event.member.rank, event.enqueued) for event in consequences)
 
 
-def _by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
+def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
     found: dict[int, set[int]] = {}
     for rank, number in pairs:
         if rank is not None and number is not None:
@@ -390,12 +389,12 @@ def _suspects(members: Sequence[LogProcess], because: str, events: Sequence[Even
     return Suspect(named[0], because, first.line if first is not None else None, tuple(named[1:]))
 
 
-def _waited_for(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the processes that the waiting ones name."""
+def _find_awaited(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+    """Return the processes that waiting processes name."""
     peers = {rank for event in consequences for rank in event.peers} - _reporting_ranks(consequences)
     by_rank = {member.rank: member for member in last_words}
     ranks = sorted(rank for rank in peers if rank < _MAX_RANKS)
-    if not ranks or (len(ranks) > 1 and not _listed(consequences)):
+    if not ranks or (len(ranks) > 1 and not _are_complete_lists(consequences)):
         return None
     members = [by_rank.get(rank, LogProcess(rank=rank)) for rank in ranks]
     word = last_words.get(members[0])
@@ -404,12 +403,12 @@ def _waited_for(consequences: Sequence[Event], last_words: Mapping[LogProcess, L
     )
 
 
-def _listed(consequences: Sequence[Event]) -> bool:
-    """Return whether the awaited ranks come from lists of all missing ranks, as Horovod's, not from single waits."""
+def _are_complete_lists(consequences: Sequence[Event]) -> bool:
+    """Return whether the awaited ranks come from lists of all missing ranks, as Horovod writes, not from waits."""
     return all(event.symptom.subject is Subject.JOB for event in consequences if event.peers)
 
 
-def _silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
     """Return the only process that reports nothing about the failure, or that stopped writing well before the
     others.
     """
@@ -437,7 +436,7 @@ def _seconds(word: LastLine) -> float:
     return word.moment.seconds if word.moment is not None else float("inf")
 
 
-def _ended(consequences: Sequence[Event]) -> Suspect | None:
+def _find_self_ended(consequences: Sequence[Event]) -> Suspect | None:
     """Return the only process that a supervisor reports to have ended by itself."""
     ended = [
         event for event in consequences if event.symptom.id in ("task-ended", "aborted-itself", "mpi-aborted-itself")

@@ -13,9 +13,9 @@ SCHEMA_VERSION = 3
 
 
 class Kind(enum.Enum):
-    """Whether a line names what went wrong, only shows that something did, or reports that the run completed.
+    """The kind of a line: it names the fault (cause), only shows a failure (consequence), or reports a completed run.
 
-    `foreign`: a line of another system than a training run, which looks like a fault of one.
+    `foreign`: a line of a system other than a training run that looks like a fault of one.
     """
 
     CAUSE = "cause"
@@ -43,9 +43,9 @@ class Subject(enum.Enum):
 class Answer(enum.Enum):
     """The result of a diagnosis.
 
-    `suspected`: only the usual reason, or how a process ended. `unknown`: the run failed, and no line says why.
-    `no-end`: no line says that the run failed, and none that it completed. `no-run`: nothing shows that the logs are of
-    a training run. `unreadable`: empty, binary or truncated.
+    `suspected`: only the usual reason, or how a process ended. `unknown`: the run failed, and no line gives a reason.
+    `no-end`: no line reports a failure or a completed run. `no-run`: nothing shows that the logs are of a training run.
+    `unreadable`: empty, binary or truncated.
     """
 
     COMPLETED = "completed"
@@ -161,7 +161,7 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What went wrong, and in which processes. `members` are all that report it, the first one first.
+    """A fault, and the processes with this fault. `members` are all processes that report it, the first one first.
 
     Args:
         evidence: what other files add: where each rank was, or the meaning of a number in the line.
@@ -184,7 +184,10 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A consequence of another failure; `line` is its first occurrence. `is_foreign`: of another system than a run."""
+    """A consequence of another failure.
+
+    `line` is its first occurrence. `is_foreign`: from a system other than a training run.
+    """
 
     symptom: str
     meaning: str
@@ -206,7 +209,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A file that was read. `problem` is what could not be read, and why."""
+    """A file that was read. `problem` states which part could not be read, and why."""
 
     path: str
     member: LogProcess
@@ -227,8 +230,8 @@ class Diagnosis:
         others: further causes in the logs that came later or are less certain.
         suspect: a process to examine, if there is no cause.
         last_words: the last lines that look like errors, if there is no cause.
-        survived: errors after which the run went on.
-        completion: the line that says that the run completed; None if it failed later, or no line says so.
+        survived: errors after which the run continued.
+        completion: the line that reports the completed run; None if the run failed later, or no line reports it.
     """
 
     version: str
@@ -247,5 +250,5 @@ class Diagnosis:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of that document."""
+    """Return the JSON Schema (2020-12) of a diagnosis."""
     return schema_of(type_adapter(Diagnosis), "preflight diagnosis")

@@ -19,7 +19,7 @@ _HOW_SURE = {Certainty.NAMED: "", Certainty.LIKELY: "most likely: ", Certainty.O
 
 
 def page(diagnosis: Diagnosis, style: Style) -> str:
-    """Return the diagnosis as text, with ANSI colours if `style` asks for them."""
+    """Return the diagnosis as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if diagnosis.cause is not None:
         _cause(sheet, diagnosis.cause)
@@ -30,7 +30,7 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         _line(sheet, diagnosis.completion)
         sheet.line()
     elif diagnosis.answer is not Answer.COMPLETED:
-        _unknown(sheet, diagnosis)
+        _print_unknown(sheet, diagnosis)
     if diagnosis.answer is Answer.NO_RUN:
         for effect in diagnosis.effects:
             what = effect.meaning if effect.is_foreign else f"{effect.symptom}, if it were a training run"
@@ -40,7 +40,7 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         culprits = diagnosis.cause.members if diagnosis.cause is not None else ()
         _effects(sheet, diagnosis.effects, culprits)
     if diagnosis.survived:
-        _survived(sheet, diagnosis.survived)
+        _print_survived(sheet, diagnosis.survived)
     for note in diagnosis.notes:
         sheet.note(note)
     if style.verbosity > 0:
@@ -79,7 +79,7 @@ def _other(sheet: Sheet, cause: Cause) -> None:
 
 
 _WITHOUT_CAUSE = {
-    Answer.UNKNOWN: "the run failed, and no line of these logs says why",
+    Answer.UNKNOWN: "the run failed, and no line of these logs gives a reason",
     Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
     "without a message, or have more logs than these",
     Answer.NO_RUN: "no sign of a training run: these logs name no launcher, no framework and no rank",
@@ -87,9 +87,9 @@ _WITHOUT_CAUSE = {
 }
 
 
-def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
-    """Print the errors after which the run went on."""
-    sheet.line(Text("errors after which the run went on", style="bold"))
+def _print_survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
+    """Print the errors after which the run continued."""
+    sheet.line(Text("errors after which the run continued", style="bold"))
     for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
         whom = format_members(effect.members)
         sheet.wrapped(
@@ -98,7 +98,7 @@ def _survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
     sheet.line()
 
 
-def _unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
+def _print_unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
     suspect = diagnosis.suspect
     if suspect is None:
         sheet.line(Text(_WITHOUT_CAUSE[diagnosis.answer], style="bold yellow"))
@@ -130,7 +130,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> None:
-    """Return which preflight command would have caught it, and by which rule or check."""
+    """Print the preflight command, and the rule or check, that would have found the fault."""
     lint = [pointer for pointer in pointers if pointer.stage == "lint"]
     live = [pointer for pointer in pointers if pointer.stage != "lint"]
     parts = [

@@ -3,11 +3,11 @@
 The format is that of `torch._C._distributed_c10d._dump_fr_trace` and `_dump_fr_trace_json` (versions 2.1 to 2.10). A
 dump does not name its rank: the groups that it lists have one rank in common, or the name of its file ends with it.
 
-Reads pickled data without executing it: numbers, texts, lists, tuples and dictionaries, and nothing else.
+Reads pickled data without executing it: only numbers, strings, lists, tuples and dictionaries.
 
-`pickle.loads` imports and calls whatever a file names, and its memory for positions is as large as a file asks for.
-Here the standard library only splits the file into its instructions; those that build plain containers are followed,
-and any other ends the reading.
+`pickle.loads` imports and calls whatever a file names, and allocates as much memory as the file demands. Here the
+standard library only splits the file into instructions; those that build plain containers are followed, and any other
+instruction ends the reading.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BYTES = 32 << 20
 #: JSON has no stacks and takes more memory to read.
 MAX_JSON_BYTES = 8 << 20
 MAX_CALLS = 100_000
-#: Of the finished calls of each group this many are kept: a hang is explained by those that are not finished.
+#: Number of finished calls kept per group: unfinished calls explain a hang.
 _KEPT_FINISHED = 20
 _MAX_TEXT = 300
 _MAX_FRAMES = 200
@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a rank came in a group: the last collective that it entered, and the last one that it finished."""
+    """The last collective of a group that a rank entered, and the last one that it finished."""
 
     entered: int
     finished: int
@@ -93,13 +93,13 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
-    """Return the dump that a file holds, or None if it holds something else.
+    """Return the dump that a file holds, or None if the file is not a dump.
 
     Args:
-        rank: the rank that the file is named for. The groups that the dump lists overrule it; without both it is -1.
+        rank: the rank in the name of the file. The groups that the dump lists overrule it; without both it is -1.
 
     Raises:
-        ValueError: it is damaged, or a pickle of something else than plain containers.
+        ValueError: the dump is damaged, or a pickle that builds more than plain containers.
     """
     if data.startswith(_PICKLE):
         document = load_pickle(data)
@@ -116,11 +116,11 @@ def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
         return None
     entries = document["entries"]
     groups = _groups(document.get("pg_config"))
-    reached = _reached(document.get("pg_status"), groups, entries)
+    reached = _positions(document.get("pg_status"), groups, entries)
     return Dump(
         rank=_rank(groups, rank),
         path=path,
-        calls=_relevant(list(_calls(entries))),
+        calls=_select_calls(list(_calls(entries))),
         groups=groups,
         reached=reached,
         is_whole=_is_whole(entries, reached),
@@ -128,7 +128,7 @@ def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
 
 
 def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
-    """Return the only rank that is in all groups that a dump lists, otherwise the one that its file is named for."""
+    """Return the only rank that is in all groups that a dump lists, otherwise the rank in the name of its file."""
     listed = [set(ranks) for ranks in groups.values() if ranks]
     common = set.intersection(*listed) if listed else set()
     if len(common) == 1:
@@ -136,11 +136,11 @@ def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
     return named if named is not None else -1
 
 
-def _reached(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
+def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
     """Return how far the rank came in each group.
 
-    The status counts the groups in the order in which they were made, and their names are numbers in that order. With
-    point-to-point calls in a group, its numbers are those of these calls.
+    The status lists the groups in creation order, and their names are numbers in that order. In a group with
+    point-to-point calls, the numbers are those of these calls.
     """
     if not isinstance(status, dict):
         return {}
@@ -181,8 +181,8 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     return (pair[0] if pair else "", pair[1] if len(pair) > 1 else "")
 
 
-def _relevant(calls: list[Call]) -> tuple[Call, ...]:
-    """Return the calls that are not finished, and the last finished ones of each group, in order."""
+def _select_calls(calls: list[Call]) -> tuple[Call, ...]:
+    """Return the unfinished calls, and the last finished calls of each group, in order."""
     finished: Counter[str] = Counter()
     kept: list[Call] = []
     for call in reversed(calls):
@@ -193,7 +193,7 @@ def _relevant(calls: list[Call]) -> tuple[Call, ...]:
 
 
 def _calls(entries: Any) -> Iterator[Call]:
-    # The oldest come first, and the newest explain a hang.
+    # The oldest calls come first, and the newest explain a hang.
     for entry in entries[-MAX_CALLS:]:
         if not isinstance(entry, dict):
             continue
@@ -243,7 +243,7 @@ def _names(values: Any) -> str:
 
 
 def _place(frames: Any) -> str:
-    """Return the innermost place in the user's program; the frames begin with the innermost one."""
+    """Return the innermost location in the user's program; the frames begin with the innermost one."""
     if not isinstance(frames, list | tuple):
         return ""
     first = ""
@@ -260,7 +260,7 @@ def _place(frames: Any) -> str:
 
 
 def _groups(config: Any) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group; torch writes them as the text `[0, 1]`."""
+    """Return the ranks of each group; torch writes them as the string `[0, 1]`."""
     found: dict[str, tuple[int, ...]] = {}
     if not isinstance(config, dict):
         return found
@@ -304,10 +304,10 @@ _IGNORED = frozenset(("PROTO", "FRAME"))
 
 
 def load_pickle(data: bytes) -> Any:
-    """Return the value that `data` holds. It may refer to itself.
+    """Return the value that `data` holds. The value may refer to itself.
 
     Raises:
-        ValueError: the data is damaged, too long, or would build something else than plain containers.
+        ValueError: the data is damaged, too long, or would build more than plain containers.
     """
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -371,7 +371,7 @@ def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _key(value: Any) -> Any:
-    """Return a key of a dictionary, but no tuple: the hash of a tuple of tuples may take forever."""
+    """Return a dictionary key, but never a tuple: hashing a tuple of tuples may take forever."""
     if not isinstance(value, str | int | float | bytes | None):
         raise TypeError
     return value

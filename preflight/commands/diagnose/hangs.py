@@ -1,4 +1,6 @@
-"""Explains a hang from the dumps or stacks of several ranks: which collective, who entered it, where each was."""
+"""Explains a hang from the dumps or stacks of several ranks: the collective, the ranks that entered it, and where each
+was.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Kind = Literal["missing", "stuck", "order", "other", "sizes"]
 
 #: Operations in which ranks may pass tensors of different sizes.
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
-#: Collectives of one group in which ranks wait, at most; a job has one or two.
+#: Largest number of collectives of one group that ranks wait in; a job has one or two.
 _MAX_NUMBERS = 1000
 #: Largest number of ranks that are described one by one.
 MAX_DESCRIBED = 16
@@ -25,7 +27,7 @@ MAX_DESCRIBED = 16
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Ranks that wait in a collective which cannot end.
+    """Ranks that wait in a collective that cannot end.
 
     Args:
         kind: `missing`: some ranks did not reach it. `stuck`: some do not finish what others finished.
@@ -49,17 +51,17 @@ class Hang:
 
 
 def find_hang(dumps: Sequence[Dump]) -> Hang | None:
-    """Return the collective in which ranks call different things, otherwise the ranks that all others wait for."""
+    """Return the collective whose ranks call different operations, otherwise the ranks that all others wait for."""
     by_rank = {dump.rank: dump for dump in dumps}
     groups = _positions(by_rank)
-    # Ranks that differ matter more than ranks that are missing: these may wait in the other group.
+    # Ranks that differ matter more than missing ranks, which may wait in the other group.
     found = [hang for name in sorted(groups) if (hang := _first_difference(groups[name], by_rank)) is not None]
     found.sort(key=lambda hang: ("order", "other", "sizes").index(hang.kind))
-    return found[0] if found else _awaited(groups, by_rank)
+    return found[0] if found else _find_awaited(groups, by_rank)
 
 
 def ranks_without_dump(dumps: Sequence[Dump]) -> tuple[int, ...]:
-    """Return the ranks that the dumps list in their groups, and that left none."""
+    """Return the ranks that left no dump although other dumps list them in their groups."""
     listed = {rank for dump in dumps for ranks in dump.groups.values() for rank in ranks}
     return tuple(sorted(listed - {dump.rank for dump in dumps}))
 
@@ -82,8 +84,9 @@ class _Positions:
     lost: tuple[int, ...]
 
     def awaited(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that hold up a collective. One whose dump was lost or not copied may be anywhere: one that
-        left a dump comes first.
+        """Return the ranks that hold up a collective.
+
+        A rank whose dump was lost or not copied may be anywhere, so a rank that left a dump comes first.
         """
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
@@ -96,7 +99,7 @@ class _Positions:
 
 def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     """Return how far each rank came in each group in which a rank waits."""
-    listed = _listed(dumps)
+    listed = _listed_groups(dumps)
     calls: dict[str, dict[int, dict[int, Call]]] = {}
     in_pairs: set[str] = set()
     for rank, dump in dumps.items():
@@ -130,7 +133,7 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
     return found
 
 
-def _listed(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
+def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group that a dump lists."""
     found: dict[str, tuple[int, ...]] = {}
     for dump in dumps.values():
@@ -157,25 +160,25 @@ def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | No
     unfinished = {call.sequence for own in group.calls.values() for call in own.values() if not call.is_finished}
     for number in sorted(unfinished):
         here = {rank: own[number] for rank, own in sorted(group.calls.items()) if number in own}
-        if (hang := _different(number, here, group.calls, dumps)) is not None:
+        if (hang := _describe_mismatch(number, here, group.calls, dumps)) is not None:
             return hang
     return None
 
 
-def _awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Hang | None:
-    """Return the ranks that others wait for and that wait for nobody; otherwise those that wait for each other."""
-    # Of several calls a rank may have put the later ones into a queue behind the first.
+def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Hang | None:
+    """Return the ranks that others wait for and that wait for no rank; otherwise those that wait for each other."""
+    # A rank may have queued its later calls behind the first.
     for first in (_any_call, _first_call):
         edges = _edges(groups, dumps, first)
         awaited = {rank for ranks in edges.values() for rank in ranks}
         if odd := sorted(rank for rank in awaited if not edges.get(rank)):
-            return _explained(odd, groups, dumps, text="")
+            return _describe_missing(odd, groups, dumps, text="")
     edges = _edges(groups, dumps, _any_call)
     awaited = {rank for ranks in edges.values() for rank in ranks}
     while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
         awaited = inner
     each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not show which one went wrong: "
-    return _explained(sorted(awaited), groups, dumps, text=each_other) if awaited else None
+    return _describe_missing(sorted(awaited), groups, dumps, text=each_other) if awaited else None
 
 
 def _any_call(_: Dump, __: Call) -> bool:
@@ -196,18 +199,18 @@ def _edges(
         for rank, number in group.waits.items():
             if number in held_up and counts(dumps[rank], group.calls[rank][number]):
                 edges.setdefault(rank, set()).update(held_up[number])
-    for rank, peer, call in _unanswered(dumps):
+    for rank, peer, call in _unanswered_calls(dumps):
         # A sender may be through although the receiver is not, so that the numbers of collectives count more.
         if rank not in edges.get(peer, ()) and counts(dumps[rank], call):
             edges.setdefault(rank, set()).add(peer)
     return edges
 
 
-def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
+def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
     """Return each rank with more unfinished point-to-point calls to a peer than the peer has, and the first one."""
     found: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
     members: dict[str, tuple[int, ...]] = {}
-    listed = _listed(dumps)
+    listed = _listed_groups(dumps)
     for rank, dump in dumps.items():
         for call in dump.calls:
             if call.pair is None or call.is_finished:
@@ -225,7 +228,9 @@ def _unanswered(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """Why others wait for a rank: a collective that it alone does not finish, or one that it did not reach."""
+    """The reason why others wait for a rank: a collective that only this rank does not finish, or one that it did not
+    reach.
+    """
 
     group: str
     number: int
@@ -237,7 +242,7 @@ class _Delay:
         if self.is_entered:
             return f"{format_ranks(ranks)} did not finish {what}, which others of the group finished"
         if not any(rank in dumps for rank in ranks):
-            return f"{format_ranks(ranks)} left no dump, and may be the cause that the others wait in {what}"
+            return f"{format_ranks(ranks)} left no dump, and may be why the others wait in {what}"
         waits = f"{format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
         return f"{format_ranks(ranks)} did not reach {what}, in which {waits}"
 
@@ -246,7 +251,7 @@ class _Delay:
 
 
 def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, _Delay]]:
-    """Return in which collectives a rank holds up others, and how many."""
+    """Yield the collectives in which a rank holds up others, each with the number of ranks held up."""
     for name, group in sorted(groups.items()):
         reached = group.reached.get(rank, 0)
         numbers = Counter(group.waits.values())
@@ -258,8 +263,10 @@ def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, 
             yield waiting, _Delay(name, min(late), is_entered=False)
 
 
-def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str) -> Hang:
-    """Name the collective that each of these ranks did not reach, or did not finish."""
+def _describe_missing(
+    odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str
+) -> Hang:
+    """Describe the collective that each of these ranks did not reach or did not finish."""
     by_delay: dict[_Delay, list[int]] = {}
     here: dict[int, Call] = {}
     for rank in odd:
@@ -270,12 +277,12 @@ def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapp
     for delay in by_delay:
         here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in odd}
     told = {rank for ranks in by_delay.values() for rank in ranks}
-    for rank, peer, call in _unanswered(dumps):
+    for rank, peer, call in _unanswered_calls(dumps):
         if peer in odd and peer not in told:
             told.add(peer)
             here.setdefault(rank, call)
             parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
-    now = _elsewhere(odd, dumps)
+    now = _current_calls(odd, dumps)
     entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
     waiting = {rank for rank, call in now.items() if not call.is_finished} - entered
     # A missing rank that waits in another group waits for ranks that wait for it.
@@ -283,7 +290,7 @@ def _explained(odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapp
     return _hang(kind, odd, here, text + "; ".join(parts), here | now, dumps)
 
 
-def _different(
+def _describe_mismatch(
     number: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]], dumps: Mapping[int, Dump]
 ) -> Hang | None:
     operations = Counter(call.operation for call in here.values())
@@ -295,7 +302,7 @@ def _different(
             f"collective {number} of {_group(here)} is {here[odd[0]].operation} on {format_ranks(odd)} "
             f"and {common} on the others"
         )
-        return _hang("order" if swapped else "other", odd, here, text, _latest(here, dumps), dumps)
+        return _hang("order" if swapped else "other", odd, here, text, _latest_calls(here, dumps), dumps)
     operation = next(iter(operations), "")
     shapes = Counter((call.shapes, call.dtypes) for call in here.values())
     if len(shapes) > 1 and not any(word in operation for word in _UNEVEN):
@@ -306,7 +313,7 @@ def _different(
             f"collective {number} of {_group(here)}, {operation}, has {first.shapes} {first.dtypes} "
             f"on {format_ranks(odd)} and {usual[0]} {usual[1]} on the others"
         )
-        return _hang("sizes", odd, here, text, _latest(here, dumps), dumps)
+        return _hang("sizes", odd, here, text, _latest_calls(here, dumps), dumps)
     return None
 
 
@@ -322,9 +329,9 @@ def _with(shape: tuple[str, str], here: Mapping[int, Call]) -> list[int]:
 def _is_swapped(
     number: int, rank: int, common: str, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> bool:
-    """Return whether the others call next what this rank calls now, and this rank next what they call now.
+    """Return whether this rank and the others make two calls in opposite order.
 
-    A rank that waits has no next call, so that one of the two is enough if the other is unknown.
+    A waiting rank has no next call, so one of the two orders suffices if the other is unknown.
     """
     own_next = calls[rank].get(number + 1)
     other_next = {call.operation for other in here if other != rank and (call := calls[other].get(number + 1))}
@@ -333,12 +340,12 @@ def _is_swapped(
     return own_next.operation == common and (not other_next or here[rank].operation in other_next)
 
 
-def _latest(here: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """Return the call that each rank is in: a later one if it finished this one."""
+def _latest_calls(here: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
+    """Return the current call of each rank: a later one if the rank finished this one."""
     return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in here.items()}
 
 
-def _elsewhere(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
+def _current_calls(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """Return the first unfinished call of each rank that has a dump, or its last one."""
     return {
         rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
@@ -360,7 +367,7 @@ def _hang(
     waiting = tuple(rank for rank in sorted(here) if rank not in odd)
     place = next((now[rank].place for rank in (*odd_with_call, *waiting) if rank in now and now[rank].place), "")
     if first is not None and first.is_finished and waiting:
-        # It is not in a collective any more: where the others wait is the better place.
+        # The rank is no longer in a collective: the location where the others wait is more useful.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
     lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
@@ -400,16 +407,16 @@ _THREAD = re.compile(r'Thread [\w]{1,20}(?: \([^)\n]{1,40}\))?: ?"?(?P<name>[^"\
 _FRAME = re.compile(r"\s{1,8}(?P<function>[^(\n]{1,200}) \((?P<path>[^()\n]{1,400}):(?P<line>\d{1,9})\)$")
 #: Files whose functions are collectives; a wrapper such as FSDP also computes below torch/distributed.
 _COLLECTIVE_FILES = ("distributed_c10d.py", "torch/distributed/_functional_collectives.py", "horovod/torch/mpi_ops.py")
-#: Functions of these files that are no collectives themselves.
+#: Functions in these files that are not collectives.
 _WRAPPERS = ("wrapper", "_wrap", "inner", "decorate_context")
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Where the main thread of a rank is.
+    """The position of a rank's main thread.
 
     Args:
-        collective: the collective operation that it is in; empty if it is in none.
+        collective: the collective operation that the thread is in; empty if it is in none.
         place: `path:line` of the innermost frame of the user's program, otherwise of the innermost frame.
         function: the function of that place.
     """
@@ -458,7 +465,7 @@ def _is_library(place: str) -> bool:
 
 
 def find_hang_in_stacks(stacks: Sequence[Stack]) -> Hang | None:
-    """Return the difference between ranks in a collective and those in none or in another one, or None."""
+    """Return the difference between ranks in a collective and the other ranks; None if there is none."""
     by_rank = {stack.rank: stack for stack in stacks}
     inside = [stack for stack in by_rank.values() if stack.collective]
     outside = [stack for stack in by_rank.values() if not stack.collective]

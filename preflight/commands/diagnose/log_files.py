@@ -28,14 +28,14 @@ from preflight.commands.diagnose.log_lines import member_of_file
 #: Bytes per read; a longer line is split.
 CHUNK_BYTES = 1 << 20
 _CHUNK = "1 MiB"
-#: Of a longer line, this much of its beginning and of its end is kept.
+#: Number of bytes kept of the beginning and of the end of a longer line.
 _KEPT_BYTES = 16 << 10
-#: Processor time for one log, and for all of them.
+#: Limits of CPU time for one log and for all logs.
 MAX_SECONDS = 15.0
 MAX_SECONDS_OF_ALL = 600.0
 #: Largest number of files read from a folder; a run of ten thousand ranks with two files each has fewer.
 MAX_FILES = 50_000
-#: Files of a log folder that hold something else about the run: dumps of collectives, preflight's own events.
+#: Files of a log folder that are not logs but describe the run: dumps of collectives, preflight's own events.
 _BESIDE = re.compile(r"(?i)\.(json|jsonl|pkl|pickle)$")
 #: Files of a log folder that are not logs: data, models, code.
 _NO_LOG = re.compile(
@@ -108,7 +108,7 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Return the files below a folder that may be logs, in natural order; links are not followed.
+    """Yield the files below a folder that may be logs, in natural order, without following links.
 
     Special files are included so that they are reported as not read.
     """
@@ -146,16 +146,16 @@ def chunks(found: LogFile, given: IO[bytes] | None, reading: ReadState) -> Itera
                 yield from _whole_lines(_pipe_chunks(pipe, PIPE_WAIT_S, opened_by_us=True), reading, MAX_BYTES)
             return
         with regular_file.open_regular(found.path) as raw:
-            yield from _of_file(raw, reading)
+            yield from _file_pieces(raw, reading)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        reading.problem = f"the compressed data is truncated or damaged ({error}); what came before was read"
+        reading.problem = f"the compressed data is truncated or damaged ({error}); the data before that was read"
     except TimeoutError as error:
-        reading.problem = f"{error}; what came before was read" if reading.size_bytes else str(error)
+        reading.problem = f"{error}; the data before that was read" if reading.size_bytes else str(error)
     except OSError as error:
         reading.problem = f"cannot be read: {error.strerror or error}"
 
 
-def _of_file(raw: IO[bytes], reading: ReadState) -> Iterator[bytes]:
+def _file_pieces(raw: IO[bytes], reading: ReadState) -> Iterator[bytes]:
     head = raw.read(7)
     for magic, name in _OTHER_COMPRESSION.items():
         if head.startswith(magic):
@@ -262,7 +262,7 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
 _HEAD_BYTES = 8192
 _MAX_EVENTS_BYTES = 64 << 20
 _MAX_EVENTS = 200_000
-#: Processor time for all of these files.
+#: Limit of CPU time for all of these files.
 _MAX_SECONDS = 120.0
 #: Number of files of each kind; the largest jobs have one for each rank.
 _MAX_FILES = 20_000
@@ -274,7 +274,7 @@ _LAST_NUMBER = re.compile(r"(?P<rank>\d{1,6})(?:\.[a-z]{1,8})?$")
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """A rule or check that preflight reported as failed before or during the run."""
+    """A rule or check that preflight reported before or during the run."""
 
     id: str
     text: str
@@ -283,7 +283,7 @@ class Reported:
 
 @dataclass(slots=True)
 class SideFiles:
-    """What was read. `reported` is by the id of the rule or check."""
+    """The dumps, stacks and events of a run. `reported` is keyed by the id of the rule or check."""
 
     dumps: list[Dump] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)
@@ -292,7 +292,10 @@ class SideFiles:
     _spent_s: float = 0.0
 
     def read(self, log: LogFile) -> tuple[bool, int, str]:
-        """Read a file if it is of one of these kinds; return whether it is, its size, and why it could not be read."""
+        """Read a file if it is a dump, a dump of stacks or preflight's events.
+
+        Returns whether it is, its size, and the reason if it could not be read.
+        """
         if log.path is None or len(self.dumps) + len(self.stacks) > _MAX_FILES:
             return False, 0, ""
         try:
@@ -305,8 +308,8 @@ class SideFiles:
                 if not flight_recorder.looks_like_dump(head):
                     return False, 0, ""
                 if self._spent_s > _MAX_SECONDS:
-                    # A log may begin with a brace, too, and is then scanned as a log.
-                    return head.startswith(b"\x80"), 0, "was not read as a dump: those before it took too long"
+                    # A log may also begin with a brace, and is then scanned as a log.
+                    return head.startswith(b"\x80"), 0, "was not read as a dump: earlier dumps took too long to read"
                 data = head + stream.read(flight_recorder.MAX_BYTES)
         except OSError:
             # Reading it as a log reports the reason.
@@ -331,14 +334,14 @@ class SideFiles:
             # A log may begin with a brace, but not with the first byte of a pickle.
             return is_pickle, len(data), f"is a dump that cannot be read: {error}" if is_pickle else ""
         if dump is None:
-            return is_pickle, len(data), "is a pickle, but no dump of the Flight Recorder" if is_pickle else ""
+            return is_pickle, len(data), "is a pickle, but not a dump of the Flight Recorder" if is_pickle else ""
         if dump.rank < 0:
             return True, len(data), "is a dump without a rank; name it like nccl_trace_rank_3"
-        # A rank may have a pickle, with stacks, and the same as JSON, without.
+        # A rank may have a pickle with stacks and a JSON file of the same calls without stacks.
         known = next((at for at, other in enumerate(self.dumps) if other.rank == dump.rank), None)
         self._calls += len(dump.calls)
         if self._calls > _MAX_CALLS:
-            return True, len(data), "was not read: the dumps before it have too many collectives"
+            return True, len(data), "was not read: earlier dumps have too many collectives"
         if known is None:
             self.dumps.append(dump)
         elif not any(call.place for call in self.dumps[known].calls):
@@ -362,7 +365,7 @@ class SideFiles:
                 event = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            found = _reported(event, name)
+            found = _parse_reported(event, name)
             if found is not None:
                 self.reported.setdefault(found.id, found)
         return True, len(data), ""
@@ -372,18 +375,18 @@ class SideFiles:
         return hangs.find_hang(self.dumps) or hangs.find_hang_in_stacks(self.stacks)
 
     def notes(self) -> tuple[str, ...]:
-        """Return which ranks left no dump although the dumps of the others list them."""
+        """Return a note about ranks that left no dump although the dumps of others list them."""
         missing = hangs.ranks_without_dump(self.dumps)
         return (f"{hangs.format_ranks(missing)} left no dump",) if missing else ()
 
 
 def reported_before(reported: Iterable[Reported]) -> tuple[str, ...]:
-    """Return what preflight reported, as text."""
+    """Return a line for each rule or check that preflight reported before the run."""
     return tuple(f"preflight reported {item.id} beforehand: {item.text} ({item.path})" for item in reported)
 
 
 def _rank_of(name: str) -> int | None:
-    """Return the rank that a dump is named for: `nccl_trace_rank_3`, `_dump_3`, `trace.3.json`."""
+    """Return the rank in the name of a dump: `nccl_trace_rank_3`, `_dump_3`, `trace.3.json`."""
     rank = member_of_file(name).rank
     if rank is None and (number := _LAST_NUMBER.search(name)) is not None:
         rank = int(number["rank"])
@@ -395,7 +398,7 @@ def _looks_like_events(head: bytes) -> bool:
     return first.startswith(b"{") and b'"run-began"' in first and b'"schema_version"' in first
 
 
-def _reported(event: Any, path: str) -> Reported | None:
+def _parse_reported(event: Any, path: str) -> Reported | None:
     finding = event.get("finding") if isinstance(event, dict) and event.get("type") == "finding" else None
     if not isinstance(finding, dict) or finding.get("suppressed_by"):
         return None

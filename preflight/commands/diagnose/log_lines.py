@@ -1,8 +1,8 @@
 """The lines of a log: which may matter, when and by which process each was written, and which belong together.
 
-Each becomes a single line that symptom tables can match: `@exception KeyError: 'x'` for the exception of a traceback,
-with or without its header, `@first exitcode: -9` and `@also exitcode: -15` for what torchrun reports about its ranks,
-and `@missing ranks: 1` for Horovod's lists.
+Lines that belong together become one line that symptom tables can match: `@exception KeyError: 'x'` for the exception
+of a traceback, with or without its header, `@first exitcode: -9` and `@also exitcode: -15` for what torchrun reports
+about its ranks, and `@missing ranks: 1` for Horovod's lists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from preflight.commands.diagnose.diagnosis import LogProcess, Moment
 
 #: A longer line is cut; an error message is at its beginning.
 MAX_LENGTH = 4000
-#: Words of which nearly every line about a failure contains one; a needle with none of them is searched for itself.
+#: Nearly every line about a failure contains one of these words; a needle without any is searched for itself.
 _WORDS = (
     "error", "fail", "kill", "signal", "timed out", "timeout", "exception", "abort", "fatal", "refused", "reset",
     "closed", "traceback", "denied", "cannot", "can't", "unable", "invalid", "terminat", "mismatch", "exit", "no such",
@@ -35,10 +35,10 @@ _UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Finder:
-    """Finds the lines that contain one of some words, in bytes and without decoding the others.
+    """Finds the lines that contain any of several words, in bytes and without decoding the other lines.
 
-    Most lines of a log differ only in their numbers, so the finder remembers for each line without its digits
-    whether it contains a word. Words lose their digits too, which finds a few more lines and misses none.
+    Most lines of a log differ only in their numbers, so the finder remembers for each line without its digits whether
+    it contains a word. Words lose their digits too, which finds a few extra lines and misses none.
     """
 
     def __init__(self, needles: Iterable[str]) -> None:
@@ -69,7 +69,7 @@ class Finder:
 
 
 def digitless(text: bytes) -> bytes:
-    """Return the line without digits, which is the same for lines that differ only in numbers."""
+    """Return the line without digits, so that lines that differ only in numbers become equal."""
     return text.translate(None, b"0123456789")
 
 
@@ -93,7 +93,7 @@ def _offsets(chunk: bytes, numbers: list[int]) -> list[int]:
 
 
 def pieces(raw: bytes) -> Iterator[str]:
-    """Return the cleaned strings that a line of a file displays; several, because progress bars overwrite themselves.
+    """Yield the cleaned strings that a line of a file displays; several, because progress bars overwrite themselves.
 
     `raw` has no newline. Undecodable bytes and control characters are replaced.
     """
@@ -105,7 +105,7 @@ def pieces(raw: bytes) -> Iterator[str]:
         yield cleaned(raw)
 
 
-#: Share of bytes that no text has, from which on a file is data.
+#: Smallest share of non-text bytes in a file that counts as binary data.
 _BINARY_SHARE = 0.1
 
 
@@ -185,9 +185,9 @@ def seconds_between(earlier: Moment | None, later: Moment | None) -> float | Non
     return seconds - _YEAR_S if seconds > _YEAR_S * 0.8 else seconds
 
 
-#: Unambiguous tags; one occurrence is enough. A line may have several.
+#: Unambiguous tags; one occurrence is enough. A line may have several tags.
 _TAGS = tuple(map(re.compile, _PATTERNS["tags"]))
-#: Ambiguous tags, which most lines of a file must have: srun --label, MPICH, pdsh.
+#: Ambiguous tags, which count only if most lines of a file have them: srun --label, MPICH, pdsh.
 _COMMON_TAGS = {
     "number": re.compile(r" {0,5}(?P<rank>\d{1,6}): "),
     "bracket": re.compile(r"\[(?P<rank>\d{1,6})\] "),
@@ -210,12 +210,12 @@ _SAMPLE = 200
 
 @dataclass(frozen=True, slots=True)
 class Tagging:
-    """How the lines of one file are tagged: the common tag of most lines, or ''."""
+    """The form of tags in one file: the common tag of most lines, or ''."""
 
     common: str = ""
 
     def split(self, line: str) -> tuple[LogProcess, str, str]:
-        """Return the process that wrote the line, the process as NCCL names it (`host:pid`), and the line without its
+        """Return the process that wrote the line, the process in NCCL's notation (`host:pid`), and the line without its
         tags.
         """
         member, process = LogProcess(), ""
@@ -271,7 +271,7 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
 
 
 def _member(found: Mapping[str, str | None]) -> LogProcess:
-    """The process that the named groups of a match give."""
+    """Return the process in the named groups of a match."""
     if pod := found.get("pod"):
         return process_of_pod(pod)
     rank, local_rank, role = found.get("rank"), found.get("local_rank"), found.get("role") or ""
@@ -303,7 +303,9 @@ _LAST_NUMBER = re.compile(r"[._-](?P<rank>\d{1,5})(?:\.(?:log|out|err|txt|stdout
 
 
 def member_of_file(path: str) -> LogProcess:
-    """Return the process that a file belongs to, by its name and folders; empty if they do not show it."""
+    """Return the process that a file belongs to, by the names of the file and its folders; empty if they do not show
+    it.
+    """
     plain = re.sub(r"\.(gz|[0-9]+\.gz)$", "", PurePath(path).as_posix())
     tail = "/".join(plain.split("/")[-6:])
     if (pod := _FILE_POD.search(tail)) is not None:
@@ -314,12 +316,12 @@ def member_of_file(path: str) -> LogProcess:
         matches = list(pattern.finditer(tail))
         if not matches:
             continue
-        # A folder may be named for something else, as `lora_rank_8/rank_1.log`.
+        # The name of a folder may mean something else, as in `lora_rank_8/rank_1.log`.
         found = matches[-1].groupdict()
         rank, local_rank, index = found.get("rank"), found.get("local_rank"), found.get("index")
         role = found.get("paddle") or found.get("role") or ""
         if role in ("worker", "trainer") and index is not None:
-            # Collective ranks and trainers count alike; the lines of a worker identify it in a cluster with a master.
+            # Collective ranks and trainers share numbers; in a cluster with a master, a worker's lines identify it.
             return LogProcess(rank=int(index), host=host)
         return LogProcess(
             rank=int(rank) if rank else None,
@@ -387,7 +389,7 @@ class _Summary:
 
 @dataclass(frozen=True, slots=True)
 class JoinedLine:
-    """A line after joining: the text to match symptoms in, and what the lines around it add."""
+    """A line after joining: the text to match symptoms in, and details from adjacent lines."""
 
     text: str
     member: LogProcess = field(default_factory=LogProcess)

@@ -52,7 +52,7 @@ from preflight.commands.diagnose.log_lines import NEEDLES, Finder, member_of_fil
 from preflight.commands.diagnose.scan import Scanner, ScanResult, Table, needles_of
 from preflight.model.progress import Progress, Step, ignore
 
-#: 2 is a mistake in the command, 5 a bug in preflight.
+#: 2 is a usage error, 5 a bug in preflight.
 _EXIT = {
     Answer.COMPLETED: 0,
     Answer.CAUSE: 1,
@@ -78,7 +78,7 @@ def diagnose(
     """Diagnose the logs in `paths`; `given` is the stream for `-`.
 
     Args:
-        pointers: returns the rules and checks with some ids; called only if needed. Unknown ids are left out.
+        pointers: returns the rules and checks with the given ids; called only if needed. Unknown ids are left out.
 
     Raises:
         UsageError: a path does not exist.
@@ -101,9 +101,7 @@ def diagnose(
         if remaining > 0 and time.thread_time() - began < MAX_SECONDS_OF_ALL:
             scanned, read_problem = _read(log, table, finder, member, given)
         else:
-            problem = (
-                f"was not read: the logs before it reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"
-            )
+            problem = f"was not read: earlier logs reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"
             scanned = Scanner(table, finder, log.name, member).read(iter(()))
             read_problem = Log(log.name, member, 0, 0, problem=problem)
         remaining -= read_problem.size_bytes
@@ -113,7 +111,7 @@ def diagnose(
 
 
 def _hang_events(side_files: SideFiles, table: Table) -> tuple[Event, ...]:
-    """Return the difference between the ranks that dumps and stacks show, as an event of each rank that differs."""
+    """Return an event for each rank that, according to dumps and stacks, differs from the others."""
     hang = side_files.hang()
     match = table.match(f"@hang {hang.kind}") if hang is not None else None
     if hang is None or match is None:
@@ -171,7 +169,7 @@ def _answer(
     last_words = last_lines(scans, names)
     wanted = {name for group in blamed.causes for name in group.chosen.symptom.found_by}
     known = pointers(wanted) if wanted else {}
-    causes = tuple(_with_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
+    causes = tuple(_add_hang(_cause(group, known, side_files.reported), hang) for group in blamed.causes)
     counts: Counter[str] = Counter()
     for scanned in scans:
         for (symptom, _), number in scanned.counts.items():
@@ -198,7 +196,7 @@ def _answer(
 
 def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
     """Return whether anything shows that the logs are of a training run: their text, their names, or a symptom that
-    only such a run has.
+    occurs only in such a run.
     """
     return any(
         scanned.is_of_a_run
@@ -215,7 +213,7 @@ def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
 
 def _decide(causes: Sequence[Group], effects: Sequence[Effect], survival: Survival, logs: Sequence[Log]) -> Answer:
     if causes:
-        return Answer.CAUSE if _is_named(causes[0].chosen) else Answer.SUSPECTED
+        return Answer.CAUSE if _names_reason(causes[0].chosen) else Answer.SUSPECTED
     if effects:
         return Answer.UNKNOWN
     if not any(log.size_bytes for log in logs) or any(log.problem for log in logs):
@@ -223,8 +221,8 @@ def _decide(causes: Sequence[Group], effects: Sequence[Effect], survival: Surviv
     return Answer.COMPLETED if survival.completion is not None else Answer.NO_END
 
 
-def _is_named(event: Event) -> bool:
-    """Return whether the line gives the reason itself: a named fault, or an exception with its place in the program."""
+def _names_reason(event: Event) -> bool:
+    """Return whether the line gives the reason itself: a known fault, or an exception with a location."""
     certainty = event.symptom.certainty
     is_exception = certainty is Certainty.OPEN and bool(event.frame) and not event.is_hang
     return not event.doubtful and (certainty is Certainty.NAMED or is_exception)
@@ -251,8 +249,8 @@ def _cause(group: Group, pointers: Mapping[str, Pointer], reported: Mapping[str,
     )
 
 
-def _with_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
-    """Return the cause with what the others do meanwhile, if it is the reason why a rank is missing."""
+def _add_hang(cause: Cause, hang: Sequence[Event]) -> Cause:
+    """Return the cause, with the state of the waiting ranks if the cause explains why a rank is missing."""
     ranks = {member.rank for member in cause.members}
     if cause.is_hang or not any(event.member.rank in ranks for event in hang):
         return cause
@@ -288,9 +286,9 @@ def _notes(scans: Sequence[ScanResult], logs: Sequence[Log], causes: Sequence[Gr
     notes = [f"{log.path}: {log.problem}" for log in logs if log.problem]
     zones = {event.moment.zoned for scanned in scans for event in scanned.events if event.moment is not None}
     if len(zones) == 2:
-        notes.append("some times have a zone and others have none, so these two kinds were not compared")
+        notes.append("some timestamps have a time zone and others do not, so the two kinds were not compared")
     if len(causes) > 1 and not all(group.chosen.moment for group in causes[:2]):
-        notes.append("the order of causes is judged by their messages, because not all lines have a time")
+        notes.append("causes are ordered by their messages, because not all lines have a timestamp")
     if causes and causes[0].chosen.doubtful:
         notes.append("steps of training follow the decisive line, so the run may have survived it")
     return tuple(notes)

@@ -121,7 +121,7 @@ class Table:
         return None
 
     def is_of_a_run(self, text: bytes) -> bool:
-        """Return whether a part of a log shows that it is of a training run."""
+        """Return whether a part of a log comes from a training run."""
         lower = text.lower()
         decoded = ""
         for row in self.evidence:
@@ -132,7 +132,7 @@ class Table:
         return False
 
     def meaning_of_codes(self, line: str) -> str:
-        """Return what the numbers in a line mean, or ''."""
+        """Return the meaning of the numbers in a line; empty if none is known."""
         lower = line.lower()
         for codes in self.codes:
             if codes.needle in lower and (match := codes.pattern.search(line)) is not None:
@@ -153,7 +153,7 @@ class Table:
 
 
 def known(own: Sequence[Path] = ()) -> Table:
-    """Return the rows of the user's files, then those of every pack.
+    """Return the rows of the user's files, followed by those of every pack.
 
     Raises:
         UsageError: a file of the user is invalid. An invalid table of a pack is a bug and raises ValueError.
@@ -328,7 +328,7 @@ def needles_of(rows: Iterable[Row]) -> frozenset[str]:
     return frozenset(needle for row in rows for needle in row.needles)
 
 
-#: Number of events kept per file for one symptom of one process; the rest is counted.
+#: Number of events kept per file for one symptom in one process; further events are only counted.
 _MAX_OF_A_KIND = 3
 #: Number of causes and of consequences kept per file.
 _MAX_EVENTS = 5000
@@ -339,7 +339,7 @@ _LOOK_BACK_LINES = 40
 _SHOWN = 600
 #: Number of ranks read from a list in a line.
 _MAX_PEERS = 1000
-#: Where to look for secrets that other lines may repeat: at the head of a file, and around this many events.
+#: Secrets that other lines may repeat are searched for at the head of a file and around this many events.
 _HEAD_BYTES = 128 * 1024
 _NEAR_BYTES = 8 * 1024
 _MAX_SECRET_RANGES = 100
@@ -359,7 +359,7 @@ _PROGRESS = re.compile(
     rb"|\bloss['\"]?[ \t]{0,2}[:= ][ \t]{0,2}[-\d.]|\b\d{1,9}/\d{1,9} ?\[\d{1,3}:\d\d"
 )
 _PROGRESS_BYTES = 64 * 1024
-#: This many lines of progress after an error show that training goes on.
+#: This many lines of progress after an error show that training continues.
 _PROGRESS_LINES = 3
 _NCCL_RANK = re.compile(r"NCCL INFO .{0,300}?\brank (\d{1,7}) nranks (\d{1,7})")
 
@@ -424,10 +424,10 @@ class Scanner:
                 self._process_chunk(chunk)
         found = self.found
         found.ranks = self._blocks.ranks
-        found.errors = [self._shown(piece, number, None) for piece, number in self._errors]
+        found.errors = [self._clean_line(piece, number, None) for piece, number in self._errors]
         found.progress = self._progress[0] if len(self._progress) == _PROGRESS_LINES else None
         found.last_progress = self._progress[-1][0] if self._progress else 0
-        # The number of ordinary lines that follow is known only now.
+        # The number of ordinary lines after each event is known only now.
         found.events = [
             replace(event, ordinary_after=max(0, found.lines - number - (self._searched - looked)))
             for event, (looked, number) in zip(found.events, self._seen_lines, strict=True)
@@ -437,7 +437,7 @@ class Scanner:
         return found
 
     def _hide(self, found: ScanResult) -> None:
-        """Hide a secret that one line revealed in all other lines as well."""
+        """Hide a secret that one line revealed in all other lines."""
         secrets = sorted(self._secrets, key=len, reverse=True)
 
         def hidden(line: Line) -> Line:
@@ -474,7 +474,7 @@ class Scanner:
                 self._line(piece, base + number + 1, chunk, start)
         self.found.lines = base + chunk.count(b"\n") + (not chunk.endswith(b"\n"))
         self._find_progress(chunk, base)
-        self._last_words(chunk, base)
+        self._record_last_lines(chunk, base)
 
     def _find_progress(self, chunk: bytes, base: int) -> None:
         """Remember the last lines of this chunk that count steps."""
@@ -487,7 +487,7 @@ class Scanner:
             self._progress.append((base + chunk.count(b"\n", 0, start) + 1, moment_in(text)))
 
     def _spans(self, chunk: bytes) -> Iterator[tuple[int, int]]:
-        """Return the lines to examine; every line while a block is open."""
+        """Yield the lines to examine: every line while a block is open."""
         starts = self._finder.starts(chunk)
         at = next_at = 0
         while True:
@@ -523,7 +523,7 @@ class Scanner:
             return
         symptom, groups = match
         if symptom.kind is Kind.COMPLETION:
-            self.found.completion = self._shown(piece, number, self._moment(piece, chunk, start))
+            self.found.completion = self._clean_line(piece, number, self._moment(piece, chunk, start))
             return
         if symptom.kind is Kind.CONSEQUENCE:
             self._errors.append((piece, number))
@@ -541,7 +541,7 @@ class Scanner:
                 self._remember_secrets(chunk, start - _NEAR_BYTES, start + _NEAR_BYTES)
             moment = joined_line.moment or self._moment(piece, chunk, start)
             self._latest[key] = len(self.found.events)
-            event = _event(symptom, groups, member, joined_line, self._shown(piece, number, moment), moment)
+            event = _event(symptom, groups, member, joined_line, self._clean_line(piece, number, moment), moment)
             meaning = self._table.meaning_of_codes(text)
             self.found.events.append(replace(event, evidence=(meaning,)) if meaning else event)
             self._seen_lines.append((self._searched, number))
@@ -553,7 +553,7 @@ class Scanner:
         counts[key] += 1
         return key
 
-    def _shown(self, piece: str, number: int, moment: Moment | None) -> Line:
+    def _clean_line(self, piece: str, number: int, moment: Moment | None) -> Line:
         return Line(self._name, number, scrub(piece)[:_SHOWN], moment.text if moment is not None else "")
 
     def _moment(self, piece: str, chunk: bytes, start: int) -> Moment | None:
@@ -567,8 +567,8 @@ class Scanner:
             end = begin - 1
         return moment
 
-    def _last_words(self, chunk: bytes, base: int) -> None:
-        """Record who wrote the last lines of this chunk, and when."""
+    def _record_last_lines(self, chunk: bytes, base: int) -> None:
+        """Record the writers of the last lines in this chunk, and the times."""
         end = len(chunk.rstrip())
         if end == 0:
             return
@@ -592,7 +592,7 @@ class Scanner:
         raw = chunk[start : end if end >= 0 else len(chunk)]
         piece = next(reversed(list(pieces(raw[-8000:]))), "")
         moment = self._moment(piece, chunk, start)
-        return LastLine(self._shown(piece, base + chunk.count(b"\n", 0, start) + 1, moment), moment)
+        return LastLine(self._clean_line(piece, base + chunk.count(b"\n", 0, start) + 1, moment), moment)
 
 
 def _event(
@@ -618,7 +618,6 @@ def _event(
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return the ranks in `1, 5`."""
     found = (part.strip() for part in text.split(",")[:_MAX_PEERS])
     return tuple(int(part) for part in found if part.isascii() and part.isdecimal() and len(part) < 8)
 
@@ -637,7 +636,7 @@ def _find_member(symptom: Symptom, groups: Mapping[str, str], writer: LogProcess
     if symptom.subject is Subject.WRITER:
         return merge_members(stated, writer)
     stated = merge_members(stated, about)
-    # A process that another line of the same node mentions is on that node, but is not the writer itself.
+    # A process that the writer's line mentions is on the same node, but is not the writer itself.
     return (
         stated
         if stated.rank is not None or stated.host or stated.role

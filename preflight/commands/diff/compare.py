@@ -39,7 +39,7 @@ from preflight.model.findings import PROFILES, Finding, Outcome, Severity, Statu
 from preflight.model.recording import Recording
 from preflight.model.recording_io import MAX_BYTES, load
 
-#: With fewer ratios than this their scatter is meaningless.
+#: Smallest number of ratios whose scatter is meaningful.
 MIN_RATIOS = 8
 #: Number of deviations that counts as noise; in a normal distribution one in 16,000 values is beyond.
 DEVIATIONS = 4.0
@@ -86,16 +86,16 @@ def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
 
 #: The key of a measurement: a pair of nodes, or a rank and its node.
 Key = tuple[str, str]
-#: Keys with what explains them: in words, and as nodes.
+#: Keys with their explanation: in words, and as nodes.
 Group = tuple[str, tuple[str, ...], list[Key]]
-#: If this share of all got worse by more than the noise, the whole fleet got worse.
+#: If this share of all measurements got worse by more than the noise, the whole fleet got worse.
 _FLEET = 0.75
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6}
 
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """A chart that is compared. `least_s`: smaller time differences are not reported, however large their factor.
+    """A chart that is compared. `least_s`: smaller time differences are not reported, whatever their factor.
 
     Limits: TCP over a quiet network repeats within some 10 %, small messages and short pieces of work on busy hosts
     within some 30 %; phases of a run include start-up, where ranks also wait for each other.
@@ -136,21 +136,21 @@ class _Series:
 
 def compare_measurements(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Measured, ...]:
     """Return every quantity that both reports measured for at least one link or rank."""
-    return tuple(_measured(old, new))
+    return tuple(_compare_series(old, new))
 
 
-def _measured(old: Sequence[Chart], new: Sequence[Chart]) -> Iterator[Measured]:
+def _compare_series(old: Sequence[Chart], new: Sequence[Chart]) -> Iterator[Measured]:
     for quantity in QUANTITIES:
         before = {(series.title, series.unit): series for series in _all_series(old, quantity.id)}
         for now in _all_series(new, quantity.id):
             was = before.get((now.title, now.unit))
             if was is not None and {*was.values} & {*now.values}:
-                yield _judged(quantity, was, now)
+                yield _judge_series(quantity, was, now)
 
 
 def _all_series(charts: Sequence[Chart], id: str) -> Iterator[_Series]:
-    """Return what the chart with this id measured, without what was not tried or is unknown."""
-    for chart in of_id(charts, id):
+    """Yield the measurements of the chart with this id, without values that are untried or unknown."""
+    for chart in charts_with_id(charts, id):
         if isinstance(chart, Matrix):
             rows, columns = chart.rows, chart.columns
             marks = {
@@ -158,13 +158,13 @@ def _all_series(charts: Sequence[Chart], id: str) -> Iterator[_Series]:
                 for mark in chart.marks
                 if mark.state != "unknown" and 0 <= mark.row < len(rows) and 0 <= mark.column < len(columns)
             }
-            yield _Series(chart.title, chart.unit, _known(marks), _Grouping(_by_shape, " to ".join))
+            yield _Series(chart.title, chart.unit, _known_values(marks), _Grouping(_group_by_shape, " to ".join))
         elif isinstance(chart, Bars):
             bars = {(bar.group, bar.label): bar.value for bar in chart.bars}
-            yield _Series(chart.title, chart.unit, _known(bars), _Grouping(_by_node, _label))
+            yield _Series(chart.title, chart.unit, _known_values(bars), _Grouping(_group_by_node, _label))
         elif isinstance(chart, Timeline):
             for phase, lasted in _phases(chart).items():
-                yield _Series(f"{chart.title}: {phase}", "s", _known(lasted), _Grouping(_by_node, _label))
+                yield _Series(f"{chart.title}: {phase}", "s", _known_values(lasted), _Grouping(_group_by_node, _label))
 
 
 def _label(key: Key) -> str:
@@ -172,7 +172,7 @@ def _label(key: Key) -> str:
 
 
 def _phases(timeline: Timeline) -> dict[str, dict[Key, float]]:
-    """Return how long each phase lasted, by rank, in the order in which the phases first occur."""
+    """Return the duration of each phase by rank, with phases in order of first appearance."""
     found: dict[str, dict[Key, float]] = {}
     for lane in timeline.lanes:
         for span in lane.spans:
@@ -182,11 +182,11 @@ def _phases(timeline: Timeline) -> dict[str, dict[Key, float]]:
     return found
 
 
-def _known(values: Mapping[Key, float | None]) -> dict[Key, float]:
+def _known_values(values: Mapping[Key, float | None]) -> dict[Key, float]:
     return {key: float(value) for key, value in values.items() if value is not None and value > 0}
 
 
-def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
+def _judge_series(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
     both = {key: (was.values[key], value) for key, value in now.values.items() if key in was.values}
     missing, added = len(was.values) - len(both), len(now.values) - len(both)
     ratios = {
@@ -200,14 +200,14 @@ def _judged(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
     worse: list[Regression] = []
     usual = 1.0
     if len(ratios) > 2 and len(of_fleet) >= _FLEET * len(ratios):
-        # The common loss of all, and in addition only those that lost more than the others.
+        # Report the loss that all share, and in addition those that lost more than the others.
         worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.grouping, both, ratios))
         usual = middle
     bad = {key for key in moved if ratios[key] > noise.allowed * usual}
     worse.extend(_regression(group, now.grouping, both, ratios) for group in now.grouping.grouped(sorted(ratios), bad))
     better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
     return Measured(
-        quantity.id, now.title, now.unit, len(both), missing, added, _rounded(middle), noise, tuple(worse), better
+        quantity.id, now.title, now.unit, len(both), missing, added, _round(middle), noise, tuple(worse), better
     )
 
 
@@ -219,13 +219,13 @@ def _regression(
         where=where,
         nodes=nodes,
         subjects=tuple(map(grouping.format_subject, keys)),
-        before=_rounded(statistics.median(both[key][0] for key in keys)),
-        after=_rounded(statistics.median(both[key][1] for key in keys)),
-        factor=_rounded(statistics.median(ratios[key] for key in keys)),
+        before=_round(statistics.median(both[key][0] for key in keys)),
+        after=_round(statistics.median(both[key][1] for key in keys)),
+        factor=_round(statistics.median(ratios[key] for key in keys)),
     )
 
 
-def _by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
     """Group pairs by the row, column or node that explains them."""
     slow = set(bad)
     words = {"inbound": "to {}", "outbound": "from {}", "isolated": "from and to {}", "around": "around {}"}
@@ -241,7 +241,7 @@ def _by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
             yield words[shape.kind].format(shape.node), shape.nodes, keys
 
 
-def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
     """Group ranks by their node."""
     of_node = grouped((key[0], key) for key in sorted(bad))
     for node, keys in of_node.items():
@@ -250,8 +250,8 @@ def _by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
         yield where, (node,) if node else (), keys
 
 
-def _rounded(value: float) -> float:
-    """Round to four digits: more are noise, and make numbers hard to compare."""
+def _round(value: float) -> float:
+    """Round to four digits: further digits are noise, and make numbers hard to compare."""
     return float(f"{value:.4g}")
 
 
@@ -262,22 +262,22 @@ _SAME_SIZE = 0.02
 
 
 def compare_tables(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Drift, ...]:
-    """Return what differs, by table and column; nodes with the same change share an entry."""
-    return tuple(drift for id in DRIFT_TABLES for drift in _of_table(old, new, id))
+    """Return the differences by table and column; nodes with the same change share an entry."""
+    return tuple(drift for id in DRIFT_TABLES for drift in _compare_table(old, new, id))
 
 
-def of_id(charts: Iterable[Chart], id: str) -> Iterator[Chart]:
-    """Return the charts with this id; if several jobs have one each, the others have a number after it."""
+def charts_with_id(charts: Iterable[Chart], id: str) -> Iterator[Chart]:
+    """Yield the charts with this id; if several jobs have one, the ids of the further charts end with a number."""
     for chart in charts:
         number = chart.id.removeprefix(f"{id}.")
         if chart.id == id or (number != chart.id and number.isdecimal()):
             yield chart
 
 
-def _of_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Iterator[Drift]:
+def _compare_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Iterator[Drift]:
     """Compare one table; tables of several jobs are distinguished by their titles."""
-    before = {table.title: table for table in of_id(old, id) if isinstance(table, Table)}
-    for table in of_id(new, id):
+    before = {table.title: table for table in charts_with_id(old, id) if isinstance(table, Table)}
+    for table in charts_with_id(new, id):
         if isinstance(table, Table) and table.title in before:
             yield from _table_drift(before[table.title], table, id)
 
@@ -322,7 +322,7 @@ def _format_cell(cell: ChartCell, unit: str) -> str:
 def compare(
     old: Report, new: Report, *, names: tuple[str, str], fail_on: str = "", allow_incomplete: bool = False
 ) -> Difference:
-    """Return what changed from the older report to the newer one.
+    """Return the changes from the older report to the newer one.
 
     Args:
         names: the names of the two reports.
@@ -336,7 +336,7 @@ def compare(
     became_known = tuple(_newly_undecided(new, old))
     measured = compare_measurements(old.charts, new.charts)
     nodes = tuple(_nodes(old, new))
-    drift = (*_of_tool(old, new), *compare_tables(old.charts, new.charts))
+    drift = (*_compare_versions(old, new), *compare_tables(old.charts, new.charts))
     slower = any(item.worse for item in measured) and Severity.WARNING.rank >= severity.rank
     worse = slower or any(item.counts for item in appeared) or any(item.counts for item in changed)
     has_unknown = any(item.required for item in became_unknown) or any(item.move is NodeMove.SILENT for item in nodes)
@@ -392,15 +392,15 @@ def _side(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Return what one report decided and the other did not, by rule or check and reason.
+    """Yield what one report decided and the other did not, by rule or check and reason.
 
     A rule or check that the first report did not run or could not decide has not changed.
     """
     knows = {outcome.id for outcome in known.outcomes if outcome.status is not Status.UNKNOWN}
-    before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown(known)}
+    before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown_outcomes(known)}
     found = grouped(
         ((outcome.id, outcome.reason, outcome.required), outcome)
-        for outcome in _unknown(has_unknown)
+        for outcome in _unknown_outcomes(has_unknown)
         if outcome.id in knows and (outcome.id, without_lines(outcome.subject)) not in before
     )
     for (id, reason, required), several in sorted(found.items(), key=lambda item: (not item[0][2], item[0])):
@@ -408,7 +408,7 @@ def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChan
         yield OutcomeChange(id, several[0].name, subjects, reason, required)
 
 
-def _unknown(report: Report) -> Iterator[Outcome]:
+def _unknown_outcomes(report: Report) -> Iterator[Outcome]:
     return (outcome for outcome in report.outcomes if outcome.status is Status.UNKNOWN)
 
 
@@ -429,8 +429,8 @@ def _nodes(old: Report, new: Report) -> Iterator[NodeChange]:
             yield NodeChange(name, NodeMove.ANSWERS)
 
 
-def _of_tool(old: Report, new: Report) -> Iterator[Drift]:
-    """Return changes of preflight itself and its packs, because another version may check more."""
+def _compare_versions(old: Report, new: Report) -> Iterator[Drift]:
+    """Yield changes of preflight and its packs, because another version may check more."""
     if old.tool.version != new.tool.version:
         yield Drift("tool", new.tool.name, old.tool.version, new.tool.version)
     before, after = packs(old), packs(new)
@@ -450,7 +450,7 @@ def _notes(old: Report, new: Report) -> Iterator[str]:
         ("job context", old.run.context, new.run.context),
     ):
         if before != after and old.run.verb == new.run.verb:
-            yield f"the {what} differs: {_shown(before)} before, {_shown(after)} now"
+            yield f"the {what} differs: {_format_value(before)} before, {_format_value(after)} now"
     faults = [report.run.smoke_options.injected_fault for report in (old, new)]
     if any(faults):
         which = "both reports" if all(faults) else "the older report" if faults[0] else "the newer report"
@@ -460,17 +460,17 @@ def _notes(old: Report, new: Report) -> Iterator[str]:
         yield f"the {which} report has no measurements, so versions and speeds are not compared"
 
 
-def _shown(value: str | tuple[str, ...]) -> str:
+def _format_value(value: str | tuple[str, ...]) -> str:
     return (value if isinstance(value, str) else ",".join(value)) or "none"
 
 
 def report_in(path: Path, judge: Callable[[Recording], Report]) -> Report:
-    """Return the report in a file, or the one about the recording in it.
+    """Return the report in a file; if the file is a recording, judge it and return the report.
 
     The jobs of a report are omitted: they make up most of its size, and no comparison uses them.
 
     Raises:
-        UsageError: the file cannot be read, or contains neither.
+        UsageError: the file cannot be read, or is neither a report nor a recording.
     """
     try:
         data = regular_file.read(path, MAX_BYTES)
@@ -507,7 +507,7 @@ def _kind(document: dict[str, Any]) -> str:
     if "coverage" in document and "outcomes" in document:
         return "report"
     if "runs" in document and "$schema" in document:
-        return "a SARIF log, which lacks some of what is compared"
+        return "a SARIF log, which lacks some of the compared data"
     if "answer" in document and "logs" in document:
         return "a diagnosis"
     if "answer" in document and "appeared" in document:
@@ -538,7 +538,7 @@ Pair = tuple[Finding, Finding]
 def compare_findings(
     old: Report, new: Report, fail_on: Severity
 ) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
-    """Return what appeared, what is gone, what changed, and the number of unchanged findings.
+    """Return the new, fixed and changed findings, and the number of unchanged ones.
 
     Findings that are suppressed on both sides are ignored; one that is suppressed only now has changed.
     """
@@ -582,7 +582,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
     def pair(one: int, other: int) -> None:
         pairs[other] = (left.pop(one), right.pop(other))
 
-    for key in (_exactly, _by_fingerprint):
+    for key in (_exact_key, _fingerprint_key):
         waiting = grouped((key(finding), number) for number, finding in left.items())
         for other in list(right):
             same = waiting.get(key(right[other]))
@@ -604,11 +604,11 @@ def packs(report: Report) -> dict[str, str]:
     return {name: version for name, _, version in (label.partition(" ") for label in report.tool.plugins)}
 
 
-def _exactly(finding: Finding) -> object:
-    return (_by_fingerprint(finding), finding.locations[:1], finding.subject)
+def _exact_key(finding: Finding) -> object:
+    return (_fingerprint_key(finding), finding.locations[:1], finding.subject)
 
 
-def _by_fingerprint(finding: Finding) -> object:
+def _fingerprint_key(finding: Finding) -> object:
     """Return the fingerprint without the number that distinguishes equal lines."""
     return finding.fingerprint.partition(":")[0]
 
@@ -640,29 +640,29 @@ def _worse(before: Finding, after: Finding, counted_before: bool) -> bool:
 
 
 class _Coverage:
-    """What a report could decide, so that a missing finding is not mistaken for a fixed one."""
+    """The checks that a report could decide, so that a missing finding is not mistaken for a fixed one."""
 
     def __init__(self, report: Report, new: Report) -> None:
         self._report, self._other = report, new
         self._stage = {outcome.id: outcome.stage for outcome in new.outcomes}
         self._checked: set[str] = set()
-        self._unknown: dict[str, list[Outcome]] = {}
+        self._unknown_outcomes: dict[str, list[Outcome]] = {}
         for outcome in report.outcomes:
             if outcome.status is Status.UNKNOWN:
-                self._unknown.setdefault(outcome.id, []).append(outcome)
+                self._unknown_outcomes.setdefault(outcome.id, []).append(outcome)
             else:
                 self._checked.add(outcome.id)
         self._read = {file.path for file in report.inputs}
         self._records = {record.node.name: record for record in report.nodes}
 
     def why_unknown(self, finding: Finding, report_name: str) -> str:
-        """Return why this report would not have such a finding even if the fault were there; empty if it would."""
-        unknown = self._unknown.get(finding.id, [])
+        """Return why this report would not show such a finding even if the fault existed; empty if it would."""
+        unknown = self._unknown_outcomes.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
             return f"{report_name} did not check it"
         if finding.locations and finding.locations[0].path not in self._read:
             return f"{report_name} did not read {finding.locations[0].path}"
-        for node in self._unreached(finding.nodes):
+        for node in self._unreached_reason(finding.nodes):
             record = self._records.get(node)
             if record is None:
                 return f"{report_name} does not have node {node}"
@@ -675,11 +675,11 @@ class _Coverage:
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return those of these nodes that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
-        unknown = {word for outcome in self._unknown.get(finding.id, []) for word in _subject_words(outcome)}
-        unreached = self._unreached(nodes)
+        unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
+        unreached = self._unreached_reason(nodes)
         return tuple(node for node in nodes if node in unknown or node in unreached)
 
-    def _unreached(self, nodes: Iterable[str]) -> list[str]:
+    def _unreached_reason(self, nodes: Iterable[str]) -> list[str]:
         reached = {name for name, record in self._records.items() if not record.problem}
         return [node for node in nodes if node not in reached]
 

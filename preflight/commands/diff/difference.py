@@ -16,7 +16,7 @@ SCHEMA_VERSION = 2
 class Answer(enum.Enum):
     """The result of the comparison.
 
-    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing does, but something required that was decided
+    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing does, but a required check that was decided
     before is no longer decided.
     """
 
@@ -54,7 +54,7 @@ class NewFinding:
 
 @dataclass(frozen=True, slots=True)
 class GoneFinding:
-    """A finding of the older report only. `unknown_because` is why it is not known to be fixed; empty if it is."""
+    """A finding of the older report only. `unknown_because` is why it may not be fixed; empty if it is fixed."""
 
     finding: Finding
     unknown_because: str = ""
@@ -62,7 +62,7 @@ class GoneFinding:
 
 @dataclass(frozen=True, slots=True)
 class ChangedFinding:
-    """A finding of both reports, and what differs: severity, message, location, nodes or suppression.
+    """A finding in both reports that differs in severity, message, location, nodes or suppression.
 
     `worse`: whether it is more severe, on further nodes, or no longer suppressed; `counts`: whether it is also severe
     enough to count. `unseen` are nodes that had it and that the newer report could not check.
@@ -78,7 +78,7 @@ class ChangedFinding:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeChange:
-    """A rule or check that was decided on one side only, its subjects, and why it was undecided on the other."""
+    """A rule or check that only one report could decide, its subjects, and why the other report could not."""
 
     id: str
     name: str
@@ -88,7 +88,7 @@ class OutcomeChange:
 
 
 class NodeMove(enum.Enum):
-    """How a node changed."""
+    """The way a node changed."""
 
     CAME = "came"
     WENT = "went"
@@ -122,7 +122,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """How much two measurements of the same thing differ without a fault.
+    """The difference between two measurements of the same quantity without a fault.
 
     Args:
         spread: scatter of the fleet's ratios, as a factor: 1.06 for 6 %; None if there are too few.
@@ -140,7 +140,7 @@ class Noise:
 class Regression:
     """A measurement that got worse by more than the noise: the pairs or ranks, and their median on both sides.
 
-    `factor` tells how many times worse, and is always above 1. `nodes` are those that explain it.
+    `factor` is how many times worse it got, and is always above 1. `nodes` are those that explain it.
     """
 
     where: str
@@ -153,10 +153,10 @@ class Regression:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A quantity measured in both reports: how it is compared, and what got worse.
+    """A quantity that both reports measured: the comparison, and the regressions.
 
-    `compared` counts what both sides have; `missing` what only the older one has, `added` only the newer one.
-    `change` is the factor of the median: above 1 is worse.
+    `compared` counts the measurements in both reports, `missing` those only in the older one, `added` those only in the
+    newer one. `change` is the factor of the median: above 1 is worse.
     """
 
     id: str
@@ -173,9 +173,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The whole comparison, which is always the same for the same two reports.
+    """The whole comparison. The same two reports always give the same comparison.
 
-    `exit_code` is 0 if nothing is worse, 1 if something that counts is, 3 if something required is no longer decided.
+    `exit_code` is 0 if nothing is worse, 1 if something that counts is worse, 3 if a required check is no longer
+    decided.
     """
 
     old: ReportSummary
@@ -202,5 +203,5 @@ class Difference:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of that document."""
+    """Return the JSON Schema (2020-12) of a comparison."""
     return schema_of(type_adapter(Difference), "preflight difference")

@@ -37,7 +37,7 @@ _MAX_DRIFT_ROWS = 12
 
 
 def page(difference: Difference, style: Style) -> str:
-    """Return the comparison as text, with ANSI colours if `style` asks for them."""
+    """Return the comparison as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if style.verbosity >= 0:
         _sides(sheet, difference)
@@ -47,7 +47,7 @@ def page(difference: Difference, style: Style) -> str:
             sheet.wrapped(f"it may not be new: {item.unseen_before}", indent=4)
     for change in difference.changed:
         if change.worse:
-            _changed(sheet, "worse", change)
+            _print_changed(sheet, "worse", change)
     for measured in difference.measured:
         _worse(sheet, measured)
     if style.verbosity >= 0:
@@ -56,7 +56,7 @@ def page(difference: Difference, style: Style) -> str:
             _print_gone(sheet, gone.finding, gone.unknown_because)
         for change in difference.changed:
             if not change.worse:
-                _changed(sheet, "changed", change)
+                _print_changed(sheet, "changed", change)
         _nodes(sheet, difference.nodes)
         _drift(sheet, difference.drift)
         _outcomes(sheet, "now known", difference.became_known)
@@ -102,7 +102,7 @@ def _print_gone(sheet: Sheet, finding: Finding, unknown_because: str) -> None:
         sheet.wrapped(f"not known to be fixed: {unknown_because}", indent=4)
 
 
-def _changed(sheet: Sheet, word: str, change: ChangedFinding) -> None:
+def _print_changed(sheet: Sheet, word: str, change: ChangedFinding) -> None:
     before, after = change.before, change.after
     _finding(sheet, word, after)
     for what in change.what:
@@ -113,14 +113,14 @@ def _changed(sheet: Sheet, word: str, change: ChangedFinding) -> None:
         elif what == "place":
             sheet.wrapped(f"before at {_location_text(before)}", indent=4)
         elif what == "nodes":
-            _moved(sheet, change)
+            _describe_move(sheet, change)
         elif after.suppression:
             sheet.wrapped(f"no longer counts: {after.suppression}", indent=4)
         else:
             sheet.wrapped(f"did not count before: {before.suppression}", indent=4)
 
 
-def _moved(sheet: Sheet, change: ChangedFinding) -> None:
+def _describe_move(sheet: Sheet, change: ChangedFinding) -> None:
     before, after = {*change.before.nodes}, {*change.after.nodes}
     more, fewer = sorted(after - before), sorted(before - after - {*change.unseen})
     if more:

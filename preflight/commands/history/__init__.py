@@ -1,1 +1,1 @@
-"""Runs kept in a database, and what they show together."""
+"""Runs stored in a database, and patterns across them."""

@@ -1,15 +1,16 @@
-"""The account of a fleet: its nodes, the stories of its runs, what changed when, and measurements that got worse.
+"""The account of a fleet: its nodes, the stories of its runs, changes over time, and measurements that got worse.
 
-A value is compared with the median of the node's peers in the same run, so that a slow night or a warm summer is the
-fault of none. A node's change is the median of its latest runs less that of its early ones. It is a story if it is
+A value is compared with the median of the node's peers in the same run, so that no node is blamed for a slow night or a
+warm summer. A node's change is the median of its latest runs less the median of its early runs. A change is a story if
+it is
 
-- larger than what the quantity calls a difference worth a word,
+- larger than the quantity's smallest relevant difference,
 - six times as large as the uncertainty of these medians, from the node's own noise, and
 - six deviations (1.4826 MAD) away from the changes of its peers, if there are enough of them.
 
-What changed in one step in the same run on several nodes has a cause that they share. What got worse on the nodes whose
-driver, kernel or system changed, when it changed and compared with the others, is reported for that change and not for
-the nodes.
+Values that changed in one step in the same run on several nodes have a common cause. If values got worse on the nodes
+whose driver, kernel or system changed, at the time of the change and compared with the others, the story is about that
+change and not about the nodes.
 """
 
 from __future__ import annotations
@@ -43,31 +44,31 @@ from preflight.commands.history.stories import (
 )
 from preflight.model.measurements import Quantity
 
-#: The fewest peers in a run for a median, and in all runs for the spread of their changes.
+#: Smallest number of peers in a run for a median, and in all runs for the spread of their changes.
 MIN_PEERS, MIN_SPREAD = 5, 8
-#: A node needs this many values.
+#: Smallest number of values per node.
 MIN_RUNS = 12
-#: The latest runs, whose median is compared.
+#: Number of latest runs whose median is compared.
 LATEST = 7
 DEVIATIONS = 6.0
-#: A node with too few peers must change by more: what else changed is unknown.
+#: A node with too few peers must change by more, because other causes cannot be excluded.
 ALONE = 8.0
-#: A node that was always worse than its peers has to be this many deviations away from them.
+#: Smallest distance, in deviations, of a node that was always worse than its peers.
 OUTLIER = 8.0
-#: Steps of several nodes within so many runs of each other are one.
+#: Steps of several nodes within this many runs of each other count as one step.
 SAME_RUN = 1
 MIN_TOGETHER = 3
-#: A forecast reaches no further than this share of what was observed.
+#: Longest forecast, as a share of the observed time.
 _HORIZON = 0.5
 _LIMITS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The values of a quantity as compared with peers: shares of their median, or differences from it.
+    """The values of a quantity compared with peers: shares of their median, or differences from it.
 
     Args:
-        is_ratio: whether a value of 1.0 equals the peers; else 0.0 does.
+        is_ratio: whether a value of 1.0 equals the peers; otherwise 0.0 does.
         own: by node.
         common: the medians of each group that was large enough.
     """
@@ -78,11 +79,11 @@ class Compared:
     common: Mapping[str, Values]
 
     def is_worse(self, change: float) -> bool:
-        """Whether a change is for the worse."""
+        """Return whether a change is for the worse."""
         return change < 0 if self.quantity.better == "higher" else change > 0
 
     def least(self, level: float) -> float:
-        """The smallest change that is worth a word, on the scale of `own`; `level` is in the unit of the quantity."""
+        """Return the smallest relevant change on the scale of `own`; `level` is in the unit of the quantity."""
         if not self.is_ratio:
             return max(self.quantity.least, self.quantity.share * abs(level))
         return max(self.quantity.share, self.quantity.least / level if level > 0 else 0.0)
@@ -99,7 +100,7 @@ def compare(series: Series, groups: Mapping[str, Sequence[str]]) -> Compared:
         if not several:
             continue
         if len(several) < MIN_PEERS:
-            own.update((node, _alone(series.values[node], is_ratio)) for node in nodes if node in series.values)
+            own.update((node, _own_changes(series.values[node], is_ratio)) for node in nodes if node in series.values)
             continue
         medians: Values = []
         for column in zip(*several, strict=True):
@@ -118,7 +119,7 @@ def compare(series: Series, groups: Mapping[str, Sequence[str]]) -> Compared:
     return Compared(quantity, is_ratio, own, common)
 
 
-def _alone(values: Values, is_ratio: bool) -> Values:
+def _own_changes(values: Values, is_ratio: bool) -> Values:
     found = [value for value in values if value is not None]
     if not found:
         return values
@@ -130,7 +131,7 @@ def _alone(values: Values, is_ratio: bool) -> Values:
 
 @dataclass(frozen=True, slots=True)
 class Worse:
-    """A node's measurement that got worse. `since` is the run in which that began; levels are relative to peers."""
+    """A node's measurement that got worse. `since` is the run where it began; levels are relative to peers."""
 
     compared: Compared
     node: str
@@ -141,19 +142,19 @@ class Worse:
     error: float
 
     def fits(self, run: int) -> bool:
-        """Whether a step in this run explains the series nearly as well as what fits best."""
+        """Return whether a step in this run explains the series nearly as well as the best fit."""
         points = known(self.compared.own[self.node])
         at = next((place for place, (number, _) in enumerate(points) if number >= run), len(points))
         return step_error([value for _, value in points], at) <= 1.15 * self.error
 
     @property
     def quantity(self) -> Quantity:
-        """What was measured."""
+        """Return the measured quantity."""
         return self.compared.quantity
 
     @property
     def change(self) -> float:
-        """The change, as a share of the earlier value or in the unit."""
+        """Return the change, as a share of the earlier value or in the unit."""
         return self.after / self.before - 1 if self.compared.is_ratio and self.before else self.after - self.before
 
 
@@ -163,7 +164,7 @@ def _windows(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]
 
 
 def worse_nodes(compared: Compared, series: Series, groups: Mapping[str, Sequence[str]]) -> Iterator[Worse]:
-    """The nodes whose measurement got worse than it was, compared with their peers."""
+    """Yield the nodes whose measurement got worse than it was, compared with their peers."""
     for name, nodes in groups.items():
         changes: dict[str, float] = {}
         for node in nodes:
@@ -177,12 +178,12 @@ def worse_nodes(compared: Compared, series: Series, groups: Mapping[str, Sequenc
         centre, deviation = (0.0, 0.0) if alone else (median(changes.values()), spread(tuple(changes.values())))
         for node, change in changes.items():
             if compared.is_worse(change) and abs(change - centre) > DEVIATIONS * deviation:
-                found = _confirmed(compared, series, node, change, ALONE if alone else DEVIATIONS)
+                found = _is_confirmed(compared, series, node, change, ALONE if alone else DEVIATIONS)
                 if found is not None:
                     yield found
 
 
-def _confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
+def _is_confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
     points = known(compared.own[node])
     values = [value for _, value in points]
     early, late = _windows(values)
@@ -191,7 +192,7 @@ def _confirmed(compared: Compared, series: Series, node: str, change: float, dev
     error = OF_A_MEDIAN * noise(values) * (1 / len(early) + 1 / len(late)) ** 0.5
     if abs(change) < least or abs(change) < deviations * error:
         return None
-    # A single wild week is not a change: nearly all of the latest values are worse than before.
+    # A single noisy week is not a change: nearly all of the latest values must be worse than before.
     before = median(early)
     if sum(compared.is_worse(value - before) and abs(value - before) > least / 3 for value in late) < 0.8 * len(late):
         return None
@@ -203,7 +204,7 @@ def _confirmed(compared: Compared, series: Series, node: str, change: float, dev
 def outliers(
     compared: Compared, groups: Mapping[str, Sequence[str]], told: set[str]
 ) -> Iterator[tuple[str, float, float]]:
-    """Nodes that were worse than their peers all the time: the node, its level, and the deviation of its peers."""
+    """Yield nodes that were always worse than their peers: the node, its level, and the deviation of its peers."""
     for name, nodes in groups.items():
         if name not in compared.common:
             continue
@@ -226,7 +227,7 @@ def outliers(
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Nodes of one group whose software changed in the same way: the first run with the new one, by node."""
+    """Nodes of one group whose software changed in the same way: the first run with the new version, by node."""
 
     group: str
     what: tuple[tuple[str, str, str], ...]
@@ -234,19 +235,19 @@ class Update:
 
     @property
     def text(self) -> str:
-        """`driver 550.54.15 -> 550.90.07 and kernel ...`."""
+        """Return `driver 550.54.15 -> 550.90.07 and kernel ...`."""
         return listed([f"{name} {before} -> {after}" for name, before, after in self.what])
 
 
 def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -> list[Update]:
-    """The changes of software, by group and by what changed."""
+    """Return the software changes by group and by changed component."""
     group_of = {node: name for name, nodes in groups.items() for node in nodes}
     found: dict[tuple[str, tuple[str, str, str]], dict[str, int]] = {}
     for change in changes:
         if change.name in SOFTWARE:
             what = (change.name, change.before, change.after)
             found.setdefault((group_of[change.node], what), {})[change.node] = change.run
-    # What changed on the same nodes in the same runs cannot be told apart.
+    # Changes on the same nodes in the same runs cannot be told apart.
     same = grouped(((group, tuple(sorted(runs.items()))), what) for (group, what), runs in found.items())
     updates = [Update(group, tuple(sorted(several)), dict(runs)) for (group, runs), several in same.items()]
     return sorted(updates, key=lambda item: (item.group, item.what))
@@ -254,7 +255,9 @@ def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What an update did to a quantity: `change` is the median over its nodes, less that of nodes without it."""
+    """The effect of an update on a quantity: `change` is the median over its nodes, less the median of nodes without
+    it.
+    """
 
     update: Update
     quantity: Quantity
@@ -263,13 +266,13 @@ class Effect:
 
 
 def effect_of(update: Update, series: Series, compared: Compared, updates: Sequence[Update]) -> Effect | None:
-    """The effect of an update on a quantity, if it is for the worse and cannot be chance."""
+    """Return the effect of an update on a quantity if it is for the worse and not due to chance; otherwise None."""
     if len(update.runs) < MIN_TOGETHER:
         return None
     changes: dict[str, float] = {}
     others: dict[int, float] = {}
     for node, run in update.runs.items():
-        change = _across(series.values.get(node, ()), run, compared.is_ratio)
+        change = _change_across(series.values.get(node, ()), run, compared.is_ratio)
         if change is None:
             continue
         if run not in others:
@@ -283,7 +286,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
             near = [
                 value
                 for other, values in series.values.items()
-                if other not in busy and (value := _across(values, run, compared.is_ratio)) is not None
+                if other not in busy and (value := _change_across(values, run, compared.is_ratio)) is not None
             ]
             others[run] = median(near) if len(near) >= MIN_TOGETHER else 0.0
         changes[node] = change - others[run]
@@ -297,7 +300,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
     if sum(compared.is_worse(value) for value in values) < 0.9 * len(values):
         return None
     error = OF_A_MEDIAN * spread(values) / len(values) ** 0.5
-    # Whole nights differ, too: the medians of the group before and after are as uncertain as these nights.
+    # Whole nights also differ: the medians of the group before and after are as uncertain as these nights.
     common = compared.common.get(update.group)
     nights = [value for value in common or () if value is not None]
     if compared.is_ratio and nights:
@@ -310,7 +313,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
 
 
 def _strongest(effects: Sequence[Effect]) -> list[Effect]:
-    """Of the effects of two updates on mostly the same nodes the larger one: the other only came with it."""
+    """Return the larger effect of each two updates on mostly the same nodes: the smaller one is a side effect."""
     found: list[Effect] = []
     for effect in sorted(effects, key=lambda item: -abs(item.change)):
         if all(overlap(effect.nodes, other.nodes) < 0.5 for other in found):
@@ -318,8 +321,8 @@ def _strongest(effects: Sequence[Effect]) -> list[Effect]:
     return found
 
 
-def _across(values: Sequence[float | None], run: int, is_ratio: bool) -> float | None:
-    """The change of a node's values across the start of a run, from the medians of the runs around it."""
+def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> float | None:
+    """Return the change of a node's values across the start of a run, from the medians of adjacent runs."""
     before = [value for value in values[max(0, run - LATEST) : run] if value is not None]
     after = [value for value in values[run : run + LATEST] if value is not None]
     if min(len(before), len(after)) < 4:
@@ -328,7 +331,7 @@ def _across(values: Sequence[float | None], run: int, is_ratio: bool) -> float |
 
 
 def whole_group(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, float]]:
-    """The groups (except `told`) whose common value got worse in one step, compared with those of the other groups."""
+    """Yield the groups (except `told`) whose common value got worse in one step, compared with the other groups."""
     for name, values in compared.common.items():
         if name in told:
             continue
@@ -362,7 +365,7 @@ def whole_group(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, 
 
 
 def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequence[Change]) -> Iterator[Story]:
-    """Every story about gauges."""
+    """Yield every story about gauges."""
     updates = updates_of(changes, groups)
     effects: list[Effect] = []
     worse: list[Worse] = []
@@ -383,15 +386,15 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         for name, run, change in whole_group(compared, {effect.update.group for effect in found}):
             what = f"all nodes with {name}" if name else "all nodes"
             amount = _amount(quantity, change, compared.is_ratio)
-            message = f"{what} got worse in one step, and nothing that is known of them changed: {amount}"
+            message = f"{what} got worse in one step, and none of their known properties changed: {amount}"
             nodes, since = tuple(groups[name]), past.time_of(run)
             wholes.append(Story("all-nodes", nodes, (quantity.name,), since, change, message, ""))
         told = {*explained, *(item.node for item in of_nodes)}
         for node, away, _ in outliers(compared, groups, told):
             odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
-    yield from _of_updates(past, effects)
+    yield from _update_stories(past, effects)
     yield from wholes
-    yield from _of_worse(past, worse)
+    yield from _worse_stories(past, worse)
     for node in sorted(odd):
         parts = [_amount(quantity, away, is_ratio) for quantity, away, is_ratio in odd[node]]
         names = tuple(quantity.name for quantity, _, _ in odd[node])
@@ -399,7 +402,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         yield Story("outlier", (node,), names, past.time_of(0), odd[node][0][1], message, "")
 
 
-def _of_updates(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
+def _update_stories(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
     by_update = grouped((id(effect.update), effect) for effect in effects)
     for several in by_update.values():
         update = several[0].update
@@ -412,8 +415,8 @@ def _of_updates(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
         yield Story("after-change", nodes, names, since, several[0].change, message, "")
 
 
-def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
-    """Stories of steps that several nodes took together, then of each node alone."""
+def _worse_stories(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
+    """Yield stories of steps that several nodes share, followed by those of single nodes."""
     shared: list[list[Worse]] = []
     left = list(worse)
     for name in sorted({item.quantity.name for item in worse}):
@@ -424,7 +427,7 @@ def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
         while start < len(steps):
             near = [item for item in steps[start:] if item.since <= steps[start].since + SAME_RUN]
             if len(near) >= MIN_TOGETHER:
-                # What fits the same run only nearly belongs to it, too: noise moves the step of a node by some runs.
+                # A near fit belongs to the same run: noise moves the step of a node by some runs.
                 middle = sorted(item.since for item in near)[len(near) // 2]
                 near = [item for item in left if item.quantity.name == name and item.fits(middle)]
                 shared.append(near)
@@ -441,20 +444,20 @@ def _of_worse(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
             and overlap((i.node for i in group), (i.node for i in first)) >= 0.5
         ]
         shared = [group for group in shared if group not in same]
-        yield _together(past, same)
-        # The same nodes may have changed in a way of their own that only follows from it.
+        yield _shared_step_story(past, same)
+        # The same nodes may have changes of their own that only follow from the shared step.
         nodes = {item.node for group in same for item in group}
         left = [item for item in left if item.node not in nodes or not item.fits(_when(first))]
     by_node = grouped((item.node, item) for item in left)
     for node in sorted(by_node):
-        yield _of_node(past, node, by_node[node])
+        yield _node_story(past, node, by_node[node])
 
 
 def _when(group: Sequence[Worse]) -> int:
     return sorted(item.since for item in group)[len(group) // 2]
 
 
-def _together(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
+def _shared_step_story(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
     nodes = tuple(sorted({item.node for group in groups for item in group}))
     parts = [
         _amount(group[0].quantity, median(item.change for item in group), group[0].compared.is_ratio)
@@ -466,7 +469,7 @@ def _together(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
     return Story("shared-step", nodes, names, past.time_of(_when(groups[0])), change, message, "")
 
 
-def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
+def _node_story(past: Past, node: str, worse: Sequence[Worse]) -> Story:
     is_step = all(item.is_step for item in worse)
     parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
     how = "in one step" if is_step else "slowly"
@@ -478,7 +481,7 @@ def _of_node(past: Past, node: str, worse: Sequence[Worse]) -> Story:
 
 
 def _forecast(past: Past, worse: Worse) -> str:
-    """When a slow change reaches the next limit, if its slope is certain enough."""
+    """Return when a slow change reaches the next limit, if the slope is certain enough; otherwise an empty string."""
     if not worse.compared.is_ratio:
         return ""
     points = [point for point in known(worse.compared.own[worse.node]) if point[0] >= worse.since]
@@ -488,7 +491,7 @@ def _forecast(past: Past, worse: Worse) -> str:
     slope = theil_sen(times)
     sign = -1.0 if worse.quantity.better == "higher" else 1.0
     low, high = sorted((sign * slope.low, sign * slope.high))
-    # An interval wider than its half would name any day.
+    # An interval wider than its half would be meaningless.
     if low <= 0 or high > 2.5 * low:
         return ""
     now = sign * (worse.after - 1.0)
@@ -506,12 +509,12 @@ def _forecast(past: Past, worse: Worse) -> str:
 
 
 def day(seconds: float) -> str:
-    """The day of a time in seconds since the epoch, in UTC."""
+    """Return the day (UTC) of a time in seconds since the epoch."""
     return datetime.fromtimestamp(seconds, timezone.utc).date().isoformat()
 
 
 def _amount(quantity: Quantity, change: float, is_ratio: bool) -> str:
-    """`throughput over its links 12 % lower`."""
+    """Return `throughput over its links 12 % lower`."""
     side = "higher" if change > 0 else "lower"
     if is_ratio:
         return f"{quantity.title} {abs(change):.0%} {side}".replace("%", " %")
@@ -520,9 +523,9 @@ def _amount(quantity: Quantity, change: float, is_ratio: bool) -> str:
 
 
 SCHEMA_VERSION = 1
-#: Lists of which each item is one line of JSON.
+#: Lists whose items are written as one line of JSON each.
 BULK = ("nodes", "changes")
-#: What the stories rest on, for readers of the document.
+#: The method behind the stories, for readers of the document.
 METHOD = (
     "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is "
     "reported beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil "
@@ -532,7 +535,7 @@ METHOD = (
 
 @dataclass(frozen=True, slots=True)
 class NodeAccount:
-    """How a node fared.
+    """The record of a node.
 
     Args:
         node: its name.
@@ -542,7 +545,7 @@ class NodeAccount:
         healthy_since: the time of the first of the passing runs that lead to the newest; null if it does not pass now.
         last_failure: the time of its last failure; null without one.
         mean_days_between_failures: null with fewer than two failures.
-        properties: what it consists of, as last seen.
+        properties: its components, as last seen.
     """
 
     node: str
@@ -563,7 +566,7 @@ class PropertyChange:
         at: the time of the first run with the new value.
         name: of the property: `driver`, `kernel` and the like.
         before, after: its values.
-        nodes: whom it is about.
+        nodes: the nodes with the change.
     """
 
     at: str
@@ -578,13 +581,13 @@ class Account:
     """The account of a fleet.
 
     Args:
-        database: where it was read from, without a password.
+        database: its address, without a password.
         first, last: the times of the first and the newest run; empty without runs.
         runs: their number.
         stories: those with most nodes first within each kind.
         changes: in the order of time.
         nodes: by name.
-        method: what the stories rest on.
+        method: the method behind the stories.
     """
 
     database: str
@@ -599,7 +602,7 @@ class Account:
 
     @property
     def blamed(self) -> tuple[str, ...]:
-        """The nodes to leave out of a job: those that a story is about, and no other node shares it."""
+        """Return the nodes to leave out of a job: those with a story that no other node shares."""
         own = {node for story in self.stories if story.kind in _OF_ONE for node in story.nodes}
         return tuple(item.node for item in self.nodes if item.node in own)
 
@@ -612,7 +615,7 @@ _ORDER: tuple[Kind, ...] = (
 
 
 def account_of(past: Past, database: str) -> Account:
-    """What these runs show together."""
+    """Return the account of these runs."""
     groups = peers_of(past)
     own = own_failures(past)
     health = health_of(past, own)
@@ -652,8 +655,8 @@ def account_of(past: Past, database: str) -> Account:
     )
 
 
-def concerning(account: Account, names: Collection[str]) -> Account:
-    """The part of an account that concerns these nodes. Their peers are judged all the same."""
+def restrict_to(account: Account, names: Collection[str]) -> Account:
+    """Return the part of an account that concerns these nodes. Comparisons with all peers are kept."""
     return replace(
         account,
         stories=tuple(story for story in account.stories if any(node in names for node in story.nodes)),
@@ -663,10 +666,10 @@ def concerning(account: Account, names: Collection[str]) -> Account:
 
 
 def to_json(account: Account) -> bytes:
-    """The account as JSON, indented; each node is one line."""
+    """Return the account as indented JSON, with one line per node."""
     return to_bytes(account, indent=2, bulk=BULK)
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the output of `to_json`."""
+    """Return the JSON Schema (2020-12) of the output of `to_json`."""
     return schema_of(type_adapter(Account), "preflight history")

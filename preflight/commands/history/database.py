@@ -36,14 +36,13 @@ if TYPE_CHECKING:
 METADATA = MetaData()
 
 
-def _of(table: str, *, key: bool = False) -> Column[int]:
-    """The column that refers to a row of another table."""
+def _reference(table: str, *, key: bool = False) -> Column[int]:
+    """Return the column that refers to a row of another table."""
     name = f"{table.removesuffix('s')}_id"
     return Column(name, Integer, ForeignKey(f"{table}.id"), primary_key=key, nullable=False, autoincrement=False)
 
 
-#: One row per run. `key` is made of what only this run has, so that the same run is never kept twice; `began` counts
-#: seconds since the epoch.
+#: One row per run. `key` identifies the run, so that it is never stored twice; `began` counts seconds since the epoch.
 RUNS = Table(
     "runs",
     METADATA,
@@ -71,7 +70,7 @@ QUANTITIES = Table(
     Column("least", Double, nullable=False),
     Column("share", Double, nullable=False),
 )
-#: What a node consists of, as JSON; nodes that are equal share a row.
+#: Components of a node, as JSON; equal nodes share a row.
 PROPERTY_SETS = Table(
     "property_sets",
     METADATA,
@@ -83,19 +82,19 @@ PROPERTY_SETS = Table(
 NODE_RUNS = Table(
     "node_runs",
     METADATA,
-    _of("runs", key=True),
-    _of("nodes", key=True),
+    _reference("runs", key=True),
+    _reference("nodes", key=True),
     Column("state", String(8), nullable=False),
     Column("problem", Text, nullable=False),
     Column("property_set_id", Integer, ForeignKey("property_sets.id")),
 )
-#: What a node had (`fail`, or `noted` if it did not count), and what was required and could not be decided (`unknown`).
+#: Outcomes on a node: faults (`fail`, or `noted` if they did not count), and undecided required checks (`unknown`).
 OUTCOMES = Table(
     "outcomes",
     METADATA,
     Column("id", Integer, primary_key=True),
-    _of("runs"),
-    _of("nodes"),
+    _reference("runs"),
+    _reference("nodes"),
     Column("rule", String(16), nullable=False),
     Column("name", String(128), nullable=False),
     Column("status", String(16), nullable=False),
@@ -103,43 +102,43 @@ OUTCOMES = Table(
     Column("message", Text, nullable=False),
     Index("ix_outcomes_run_id", "run_id"),
 )
-#: The values of one quantity in one run, as JSON lists of equal length: the numbers of the nodes, for a link those of
-#: its peers (else empty), and the values. One row for each value would take seconds to read.
+#: The values of one quantity in one run, as JSON lists of equal length: the ids of the nodes, those of their peers for
+#: links (otherwise empty), and the values. One row per value would take seconds to read.
 MEASUREMENTS = Table(
     "measurements",
     METADATA,
-    _of("runs", key=True),
+    _reference("runs", key=True),
     Column("quantity_id", Integer, ForeignKey("quantities.id"), primary_key=True, autoincrement=False),
     Column("node_ids", Text, nullable=False),
     Column("peer_ids", Text, nullable=False),
     Column("value_list", Text, nullable=False),
 )
-#: The tables that have rows of a run, in the order in which these can be removed.
+#: The tables with rows of a run, in the order in which the rows can be removed.
 OF_RUNS = (MEASUREMENTS, OUTCOMES, NODE_RUNS)
 
 
-#: A writer waits this long for others. A run of ten thousand nodes is written in a few seconds.
+#: Time limit for a writer to wait for others. A run of ten thousand nodes is written in a few seconds.
 LOCK_S = 60
 _CONNECT_S = 10
-#: A reader waits this long for a writer to finish, and for a server to answer.
+#: Time limit for a reader to wait for a writer, and for a server to answer.
 _READ_LOCK_S = 5
-#: Connections to a server that read at the same time.
+#: Largest number of simultaneous read connections to a server.
 _READERS = 4
-#: Writers of PostgreSQL take turns by this lock ("pref" as a number), as those of SQLite do by that of the file.
+#: Advisory lock ("pref" as a number) that PostgreSQL writers take in turn; SQLite writers use the lock on the file.
 _LOCK = 0x70726566
 _INSTALL = 'pip install "preflight-train[history]"'
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """An open database with the tables of today. `label` is its address without a password."""
+    """An open database with the current tables. `label` is its address without a password."""
 
     engine: Engine
     label: str
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that sees one state of the database.
+        """Yield a connection that sees one state of the database.
 
         Raises:
             UsageError: the database cannot be read.
@@ -151,7 +150,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A connection whose changes are kept together at the end, or not at all. Writers take turns.
+        """Yield a connection whose changes are committed together at the end, or not at all. Writers take turns.
 
         Raises:
             UsageError: the database cannot be written.
@@ -166,7 +165,7 @@ class Database:
 
 
 def open_database(address: str, *, create: bool = True) -> Database:
-    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and bring its tables to the state of today.
+    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and migrate its tables to the current version.
 
     Args:
         create: whether a SQLite file that does not exist is created.
@@ -174,7 +173,7 @@ def open_database(address: str, *, create: bool = True) -> Database:
     Raises:
         UsageError: the address is not valid, the packages for it are not installed, or it cannot be opened.
     """
-    url = _parsed(address)
+    url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import create_engine, event
 
@@ -196,7 +195,7 @@ def open_database(address: str, *, create: bool = True) -> Database:
 
 
 class HistoryUnavailable(UsageError):
-    """A database that cannot be shown: `kind` is `missing`, `older`, `newer` or `unreadable`."""
+    """The database cannot be shown: `kind` is `missing`, `older`, `newer` or `unreadable`."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -205,7 +204,7 @@ class HistoryUnavailable(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyHistory:
-    """A database that is only read, by connections that cannot write and whose queries end at a deadline."""
+    """A database that is only read, by connections that cannot write and whose queries have a deadline."""
 
     engine: Engine
     label: str
@@ -214,10 +213,10 @@ class ReadOnlyHistory:
 
     @contextmanager
     def reading(self, deadline_s: float) -> Iterator[Connection | None]:
-        """A connection that sees one state of the database; None if nothing was ever written to it.
+        """Yield a connection that sees one state of the database; None if nothing was ever written to it.
 
         Args:
-            deadline_s: a query that takes longer is ended by the database.
+            deadline_s: the database cancels a query that takes longer.
 
         Raises:
             HistoryUnavailable: the database is missing, cannot be read in time, or has other tables.
@@ -238,7 +237,7 @@ class ReadOnlyHistory:
         self.engine.dispose()
 
     def _is_current(self, connection: Connection) -> bool:
-        """Whether the tables are those of today; False if there are none."""
+        """Return whether the tables have the current version; False if there are none."""
         from alembic.migration import MigrationContext
         from sqlalchemy import inspect
 
@@ -263,12 +262,12 @@ class ReadOnlyHistory:
 def open_read_only(address: str) -> ReadOnlyHistory:
     """Prepare to read the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, without changing anything in it.
 
-    It is opened again for each reading, so that a file that is replaced is seen.
+    The file is opened again for each reading, so that a replaced file is noticed.
 
     Raises:
         UsageError: the address is not valid, or the packages for it are not installed.
     """
-    url = _parsed(address)
+    url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import URL, NullPool, create_engine, event
 
@@ -300,7 +299,7 @@ def _prepare_reader(connection: Any, record: Any) -> None:
 
 
 def _limit(connection: Connection, deadline_s: float) -> None:
-    """Let the database end a query that takes too long."""
+    """Make the database cancel a query that takes too long."""
     if connection.dialect.name == "sqlite":
         until = time.monotonic() + deadline_s
         driver: Any = connection.connection.dbapi_connection
@@ -309,8 +308,8 @@ def _limit(connection: Connection, deadline_s: float) -> None:
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {max(1, int(deadline_s * 1000))}")
 
 
-def _parsed(address: str) -> URL:
-    """The address, checked; its errors never show a password."""
+def _parse_address(address: str) -> URL:
+    """Return the checked address. Errors never show a password."""
     try:
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
@@ -320,12 +319,12 @@ def _parsed(address: str) -> URL:
     try:
         url = make_url(address)
     except (ArgumentError, ValueError):
-        raise UsageError(f"--history: not the address of a database; {expected}") from None
+        raise UsageError(f"--history: not a database address; {expected}") from None
     backend = url.drivername.partition("+")[0]
     if backend == "postgres":
         backend = "postgresql"
     if backend not in ("sqlite", "postgresql"):
-        raise UsageError(f"--history: {backend!r} is not a kind of database that is supported; {expected}")
+        raise UsageError(f"--history: {backend!r} is not a supported kind of database; {expected}")
     if backend == "sqlite":
         return url.set(drivername="sqlite")
     try:
@@ -352,7 +351,7 @@ def _check_file(url: URL, label: str, create: bool) -> None:
 
 
 def _prepare_sqlite(connection: Any, record: Any) -> None:
-    # Transactions are begun by `_begin_sqlite`, and not by the driver when it sees a first change.
+    # `_begin_sqlite` begins transactions, not the driver at the first change.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -375,10 +374,10 @@ def _take_turn(connection: Connection) -> None:
 
 
 def _migrate(database: Database) -> None:
-    """Bring the tables to the state of today, one process at a time."""
+    """Migrate the tables to the current version, one process at a time."""
     from alembic.migration import MigrationContext
 
-    config = _steps()
+    config = _migration_config()
     newest = _newest_revision()
 
     def version(connection: Connection) -> str | None:
@@ -399,8 +398,8 @@ def _migrate(database: Database) -> None:
         command.upgrade(config, "head")
 
 
-def _steps() -> Config:
-    """Where alembic finds the steps from one state of the tables to the next."""
+def _migration_config() -> Config:
+    """Return the configuration that locates alembic's migrations."""
     from alembic.config import Config
 
     config = Config()
@@ -409,24 +408,24 @@ def _steps() -> Config:
 
 
 def _newest_revision() -> str:
-    """The state of the tables that this preflight writes."""
+    """Return the table version that this preflight writes."""
     from alembic.script import ScriptDirectory
 
-    newest = ScriptDirectory.from_config(_steps()).get_current_head()
+    newest = ScriptDirectory.from_config(_migration_config()).get_current_head()
     assert newest is not None
     return newest
 
 
 def _known_revisions() -> set[str]:
-    """Every state of the tables that this preflight knows."""
+    """Return every table version that this preflight knows."""
     from alembic.script import ScriptDirectory
 
-    return {step.revision for step in ScriptDirectory.from_config(_steps()).walk_revisions()}
+    return {step.revision for step in ScriptDirectory.from_config(_migration_config()).walk_revisions()}
 
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """Turn errors of the database into a sentence: the driver's first line, without parameters or a password."""
+    """Turn database errors into a message: the driver's first line, without parameters or a password."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:

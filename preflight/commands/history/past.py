@@ -1,6 +1,6 @@
-"""The runs in the history: how one is written, and how they are read, of a fleet or of one node.
+"""The runs in the history: how a run is written, and how runs of a fleet or of one node are read.
 
-A run is one transaction: it is kept whole or not at all, whatever ends the process.
+A run is one transaction: it is stored completely or not at all, even if the process is killed.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ if TYPE_CHECKING:
 
 
 _DAY_S = 86_400
-#: A database takes a limited number of values in a statement.
+#: A database accepts a limited number of values in a statement.
 _ROWS = 5_000
 _MAX_MESSAGE = 500
 _KEEP = re.compile(r"([1-9]\d{0,4})(d|runs)")
 
 
 def check_keep(text: str) -> str:
-    """`text`, if it limits the age or number of runs: `180d`, or the newest `500runs`. Raises UsageError otherwise."""
+    """Return `text` if it limits the age or number of runs: `180d`, or the newest `500runs`. Raises UsageError
+    otherwise.
+    """
     if not _KEEP.fullmatch(text):
         raise UsageError(f"--history-keep {text}: expected a number of days or runs, as in 180d or 500runs")
     return text
 
 
 def why_not_kept(report: Report) -> str:
-    """Why the history does not take this run; empty if it does."""
+    """Return why the history rejects this run; empty if it accepts it."""
     if report.run.smoke_options.injected_fault is not None:
         return "a fault was injected into it"
     if not report.nodes:
@@ -51,14 +53,14 @@ def why_not_kept(report: Report) -> str:
 
 
 def add_run(database: Database, report: Report, *, keep: str = "") -> bool:
-    """Add a run, and remove those beyond `keep`. Returns whether it was added: a run that is known is not added again.
+    """Add a run, and remove those beyond `keep`. Returns whether the run was added: a known run is not added again.
 
     Raises:
-        UsageError: the database cannot be written; it is then as before.
+        UsageError: the database cannot be written; it is unchanged.
         ValueError: `why_not_kept` gives a reason.
     """
     if why := why_not_kept(report):
-        raise ValueError(f"the run is not kept in the history: {why}")
+        raise ValueError(f"the run is not stored in the history: {why}")
     from preflight.commands.history import database as tables
 
     with database.writing() as connection:
@@ -72,7 +74,7 @@ def add_run(database: Database, report: Report, *, keep: str = "") -> bool:
 
 
 def _key(report: Report) -> str:
-    """What only this run has: its time to the second, the times of its stages, and of its nodes' answers."""
+    """Return a key that identifies the run: its time to the second, the times of its stages, and its nodes' answers."""
     run = report.run
     own = {
         "created": run.created,
@@ -85,7 +87,7 @@ def _key(report: Report) -> str:
 
 
 def began_at(report: Report) -> int:
-    """When a run began, in seconds since the epoch."""
+    """Return the start of a run in seconds since the epoch."""
     return int(datetime.fromisoformat(report.run.created).timestamp())
 
 
@@ -146,7 +148,7 @@ def _add_nodes(connection: Connection, report: Report, run: int, node_id: Mappin
 
 
 def _add_outcomes(connection: Connection, report: Report, run: int, node_id: Mapping[str, int]) -> None:
-    """Add what failed by node. A finding below `fail_on` is kept as `noted`: it does not make the node fail."""
+    """Add the faults of each node. A finding below `fail_on` is stored as `noted`: it does not make the node fail."""
     from preflight.commands.history import database as tables
 
     rows = []
@@ -196,21 +198,21 @@ def _add_measurements(
             {
                 "run_id": run,
                 "quantity_id": quantities[item.quantity.name],
-                "node_ids": _listed(node_id[node] for node in item.nodes),
-                "peer_ids": _listed(node_id[node] for node in item.peers),
-                "value_list": _listed(map(_shortest, item.values)),
+                "node_ids": _json_lists(node_id[node] for node in item.nodes),
+                "peer_ids": _json_lists(node_id[node] for node in item.peers),
+                "value_list": _json_lists(map(_shortest, item.values)),
             }
             for item in measured
         ],
     )
 
 
-def _listed(values: Iterable[float]) -> str:
+def _json_lists(values: Iterable[float]) -> str:
     return json.dumps(list(values), separators=(",", ":"))
 
 
 def _shortest(value: float) -> float:
-    """Counts as integers, and no more digits than a measurement has."""
+    """Return counts as integers, and other values with no more digits than the measurement has."""
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else float(f"{value:.7g}")
 
 
@@ -222,10 +224,10 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, An
 def _ids(
     connection: Connection, table: Table, column: str, rows: Iterable[Mapping[str, Any]], *, update: Sequence[str] = ()
 ) -> dict[str, int]:
-    """The numbers of the rows with these values of `column`, which are added if they are new.
+    """Return the row ids for these values of `column`; new values are added.
 
     Args:
-        update: columns that a known row takes from the given one.
+        update: columns of a known row that are set from the given row.
     """
     wanted = {row[column]: row for row in rows}
     known = {
@@ -244,7 +246,7 @@ def _ids(
 
 
 def _remove_old(connection: Connection, keep: str) -> None:
-    """Remove the runs beyond `keep`, and what only they used."""
+    """Remove the runs beyond `keep`, and the rows that only they used."""
     from sqlalchemy import delete, select
 
     from preflight.commands.history import database as tables
@@ -267,7 +269,7 @@ def _remove_old(connection: Connection, keep: str) -> None:
         connection.execute(delete(tables.PROPERTY_SETS).where(tables.PROPERTY_SETS.c.id.not_in(used)))
 
 
-#: A statement takes a limited number of values.
+#: A statement accepts a limited number of values.
 _MAX_NAMED_RUNS = 5_000
 
 Values = list[float | None]
@@ -285,7 +287,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A counted fault of a node in a run. `rule` is empty for a node that did not answer."""
+    """A fault of a node in a run that counts. `rule` is empty for a node that did not answer."""
 
     run: int
     node: str
@@ -304,7 +306,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Runs in the order of time, and what they saw. Lists of a node have one entry for each run.
+    """Runs in the order of time, and their results. Lists of a node have one entry for each run.
 
     Args:
         runs: in the order of time.
@@ -324,21 +326,21 @@ class Past:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Every node, by name."""
+        """Return every node, by name."""
         return tuple(self.states)
 
     def time_of(self, run: int) -> str:
-        """The time of a run, ISO 8601 in UTC."""
+        """Return the time of a run, ISO 8601 in UTC."""
         return datetime.fromtimestamp(self.runs[run].began, timezone.utc).isoformat(timespec="seconds")
 
     def last_properties(self, node: str) -> Mapping[str, str]:
-        """What a node consists of, as last seen; empty if nothing is known."""
+        """Return the properties of a node, as last seen; empty if none are known."""
         last = next((number for number in reversed(self.sets[node]) if number is not None), None)
         return {} if last is None else self.properties.get(last, {})
 
 
 def load_past(database: Database, *, days: float | None = None) -> Past:
-    """Everything about nodes in the runs of the last `days` before the newest run; without `days` in all runs.
+    """Return the runs of the last `days` before the newest run, with their nodes; without `days`, all runs.
 
     Raises:
         UsageError: the database cannot be read.
@@ -350,11 +352,11 @@ def load_past(database: Database, *, days: float | None = None) -> Past:
 def past_in(
     connection: Connection, *, days: float | None = None, newest: int | None = None, measured: bool = True
 ) -> Past:
-    """The same from an open connection.
+    """Return the runs from an open connection, as `load_past` does.
 
     Args:
-        newest: at most so many runs, the newest ones.
-        measured: whether measurements are read, too; they are most of the work.
+        newest: largest number of runs, the newest ones.
+        measured: whether to read measurements too; they are most of the work.
     """
     runs = _runs(connection, days)
     if newest is not None:
@@ -388,14 +390,14 @@ def _runs(connection: Connection, days: float | None) -> tuple[PastRun, ...]:
 
 
 def names_in(connection: Connection) -> dict[int, str]:
-    """The names of all nodes, by number."""
+    """Return the names of all nodes by id."""
     from preflight.commands.history.database import NODES
 
     return {row.id: row.name for row in connection.execute(NODES.select())}
 
 
 def quantities_in(connection: Connection) -> dict[int, Quantity]:
-    """Everything that was ever measured, by number."""
+    """Return all measured quantities by id."""
     from preflight.commands.history.database import QUANTITIES
 
     return {
@@ -413,7 +415,9 @@ def _properties(connection: Connection) -> dict[int, dict[str, str]]:
 def _states(
     connection: Connection, place: Mapping[int, int], names: Mapping[int, str]
 ) -> tuple[dict[str, list[str | None]], dict[str, list[int | None]]]:
-    """The state and the property set of each node in each run. The database folds the nodes of a run into lists."""
+    """Return the state and the property set of each node in each run. The database folds the nodes of a run into
+    lists.
+    """
     from sqlalchemy import Text, cast, func, select
 
     from preflight.commands.history.database import NODE_RUNS
@@ -425,7 +429,7 @@ def _states(
     )
     states: dict[int, list[str | None]] = {}
     sets: dict[int, list[int | None]] = {}
-    for run, property_set, state, nodes in connection.execute(_of(query, table.run_id, place)):
+    for run, property_set, state, nodes in connection.execute(_restrict_to_runs(query, table.run_id, place)):
         if run not in place:
             continue
         at = place[run]
@@ -438,7 +442,7 @@ def _states(
 
 
 def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[int, str]) -> tuple[Failure, ...]:
-    """What made nodes fail: the node did not answer, or has a fault in a run in which its state is failing."""
+    """Return the faults that made nodes fail: no answer, or a fault in a run where the node's state is failing."""
     from sqlalchemy import and_, select
 
     from preflight.commands.history.database import NODE_RUNS, OUTCOMES
@@ -446,7 +450,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
     silent = select(NODE_RUNS.c.run_id, NODE_RUNS.c.node_id, NODE_RUNS.c.problem).where(NODE_RUNS.c.problem != "")
     found = [
         Failure(place[run], names[node], "", "", problem)
-        for run, node, problem in connection.execute(_of(silent, NODE_RUNS.c.run_id, place))
+        for run, node, problem in connection.execute(_restrict_to_runs(silent, NODE_RUNS.c.run_id, place))
         if run in place
     ]
     same = and_(NODE_RUNS.c.run_id == OUTCOMES.c.run_id, NODE_RUNS.c.node_id == OUTCOMES.c.node_id)
@@ -457,7 +461,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
     )
     found += [
         Failure(place[run], names[node], *texts)
-        for run, node, *texts in connection.execute(_of(faults, OUTCOMES.c.run_id, place))
+        for run, node, *texts in connection.execute(_restrict_to_runs(faults, OUTCOMES.c.run_id, place))
         if run in place
     ]
     return tuple(sorted(found, key=lambda item: (item.run, item.node, item.rule, item.message)))
@@ -466,7 +470,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
 def measured_in(
     connection: Connection, runs: Collection[int], *, links: bool, quantity: int | None = None
 ) -> list[Sequence[Any]]:
-    """The measurements of these runs: run, quantity, and the JSON lists of nodes, peers and values."""
+    """Return the measurements of these runs: run, quantity, and the JSON lists of nodes, peers and values."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import MEASUREMENTS
@@ -476,11 +480,11 @@ def measured_in(
     query = query.where(table.peer_ids != "[]" if links else table.peer_ids == "[]")
     if quantity is not None:
         query = query.where(table.quantity_id == quantity)
-    return [row for row in connection.execute(_of(query, table.run_id, runs)) if row[0] in runs]
+    return [row for row in connection.execute(_restrict_to_runs(query, table.run_id, runs)) if row[0] in runs]
 
 
-def _of(query: Select[Any], column: Any, runs: Collection[int]) -> Select[Any]:
-    """The query for these runs; with too many for a statement, their rows are picked afterwards."""
+def _restrict_to_runs(query: Select[Any], column: Any, runs: Collection[int]) -> Select[Any]:
+    """Return the query for these runs; if there are too many for a statement, the rows are filtered afterwards."""
     return query.where(column.in_(runs)) if len(runs) <= _MAX_NAMED_RUNS else query
 
 
@@ -508,14 +512,14 @@ def _series(connection: Connection, place: Mapping[int, int], names: Mapping[int
     return dict(sorted(found.items()))
 
 
-#: Nodes with the same values of these are peers.
+#: Nodes with the same values of these properties are peers.
 _HARDWARE = ("gpu", "gpus", "processor")
-#: What changes when a node is updated; its hardware is not part of that.
+#: Properties that change when a node is updated; hardware is not included.
 SOFTWARE = ("driver", "cuda", "kernel", "os")
 
 
 def peers_of(past: Past) -> dict[str, tuple[str, ...]]:
-    """The groups of equal nodes, by a text that names their hardware, as each was last seen."""
+    """Return the groups of equal nodes, keyed by a description of their hardware, as each was last seen."""
     found = grouped((_hardware(past.last_properties(node)), node) for node in past.sets)
     return {name: tuple(nodes) for name, nodes in sorted(found.items())}
 
@@ -539,7 +543,7 @@ class Change:
 
 
 def changes_of(past: Past) -> Iterator[Change]:
-    """Every change of a property of a node, by node and then in the order of time."""
+    """Yield every property change of a node, by node and then in the order of time."""
     for node, sets in past.sets.items():
         known: dict[str, str] = {}
         last: int | None = None

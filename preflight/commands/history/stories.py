@@ -1,17 +1,17 @@
-"""What several runs show together, by robust statistics: nodes that fail again and again, and counters that grow faster
+"""Patterns across several runs, by robust statistics: nodes that fail again and again, and counters that grow faster
 than on their peers.
 
 Median and MAD: F. R. Hampel, "The influence curve and its role in robust estimation", 1974. Slope: P. K. Sen,
 "Estimates of the regression coefficient based on Kendall's tau", 1968.
 
-A fault that more than a tenth of the nodes share in a run is not a failure of any of them. What is left is counted in
-stretches: a node that fails in three runs in a row failed once. A node fails again and again if so many stretches have
-a chance below one in a hundred for the whole fleet, at the rate at which the other nodes fail (binomial).
+A fault that more than a tenth of the nodes share in a run is not a failure of any of them. The other faults are counted
+in stretches: a node that fails in three runs in a row failed once. A node fails again and again if its number of
+stretches has a chance below one in a hundred for the whole fleet, at the rate at which the other nodes fail (binomial).
 
 The growth of a counter between two runs is unusual if it exceeds 99 % of those of the other nodes. A node is a story if
 its growth is unusual in so many runs that chance would not do it once in a hundred fleets (binomial), and if it grew in
-all three times as much as 98 % of its peers (with fewer than 16 of them ten times, and by 30): old parts err more often
-than new ones, all their life. One burst is one run, however large. After a restart counting begins at 0.
+total three times as much as 98 % of its peers (with fewer than 16 of them ten times, and by 30): old parts err more
+often than new ones, all their life. One burst is one run, however large. After a restart counting begins at 0.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Point = tuple[int, float]
 
 
 def spread(values: Sequence[float]) -> float:
-    """The deviation of the values from their median; 0 for no values."""
+    """Return the deviation of the values from their median; 0 for no values."""
     return deviation_from(median(values), values) if values else 0.0
 
 
 def noise(values: Sequence[float]) -> float:
-    """The deviation of a series from run to run. A trend or a step does not add to it."""
+    """Return the deviation of a series from run to run. A trend or a step does not increase it."""
     steps = [abs(after - before) for before, after in itertools.pairwise(values)]
     return deviation_from(0.0, steps) / math.sqrt(2) if steps else 0.0
 
 
 def tail(count: int, of: int, chance: float) -> float:
-    """The probability of at least `count` successes in `of` trials, each with this `chance`."""
+    """Return the probability of at least `count` successes in `of` trials, each with this `chance`."""
     if count <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:
@@ -62,7 +62,7 @@ def tail(count: int, of: int, chance: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """The slope of a series by Theil and Sen, with its interval of 95 %, in units per step of x."""
+    """The slope of a series by Theil and Sen, with its 95 % interval, in units per step of x."""
 
     value: float
     low: float
@@ -70,7 +70,7 @@ class Slope:
 
 
 def theil_sen(points: Sequence[Point]) -> Slope:
-    """The median of the slopes between all pairs of points. Needs points with at least two different x."""
+    """Return the median of the slopes between all pairs of points. Needs points with at least two different x."""
     slopes = sorted(
         (later - earlier) / (x2 - x1)
         for number, (x1, earlier) in enumerate(points)
@@ -87,7 +87,7 @@ def theil_sen(points: Sequence[Point]) -> Slope:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a series changed: at the point `at` of it, in one step or slowly; `before` and `after` are its levels.
+    """The way a series changed: at the point `at`, in one step or slowly; `before` and `after` are its levels.
 
     `error` is the sum of absolute deviations from this shape.
     """
@@ -100,15 +100,15 @@ class Shape:
 
 
 def step_error(values: Sequence[float], at: int) -> float:
-    """The sum of absolute deviations from a step at the point `at`."""
+    """Return the sum of absolute deviations from a step at the point `at`."""
     sides = [side for side in (values[:at], values[at:]) if side]
     return sum(abs(value - middle) for side in sides for middle in (median(side),) for value in side)
 
 
 def shape_of(values: Sequence[float], *, least: int = 3) -> Shape:
-    """The step, or the start of a slope, that fits a series best by the sum of absolute deviations.
+    """Return the step, or the start of a slope, that fits a series best by the sum of absolute deviations.
 
-    A slow change is modelled as a level that is followed by a slope to the end. Needs at least `2 * least` values.
+    A slow change is modelled as a level followed by a slope to the end. Needs at least `2 * least` values.
     """
     count = len(values)
     best_step, best_ramp = (math.inf, least, 0.0, 0.0), (math.inf, 0, 0.0, 0.0)
@@ -119,7 +119,7 @@ def shape_of(values: Sequence[float], *, least: int = 3) -> Shape:
     for at in range(count - 2 * least + 1):
         before = median(values[: max(at, least)])
         rest = [(place + 0.5, value) for place, value in enumerate(values[at:])]
-        # Near its start a slope is lost in the noise; the later half of its points says how steep it is.
+        # Near its start a slope is lost in the noise; the later half of its points determines its steepness.
         slope = median([(value - before) / place for place, value in rest[len(rest) // 2 :]])
         error = sum(abs(v - before) for v in values[:at])
         error += sum(abs(v - before - slope * place) for place, v in rest)
@@ -131,7 +131,7 @@ def shape_of(values: Sequence[float], *, least: int = 3) -> Shape:
 
 
 def known(values: Iterable[float | None]) -> list[Point]:
-    """The values that are known, each with its place."""
+    """Return the known values, each with its position."""
     return [(place, value) for place, value in enumerate(values) if value is not None]
 
 
@@ -140,19 +140,19 @@ Kind = Literal["fails-again", "down", "drift", "step", "outlier", "shared-step",
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What happened to some nodes.
+    """A pattern on some nodes.
 
     Args:
         kind: `fails-again`: fails, recovers and fails; `down`: fails in every run since; `drift`: a measurement changes
             slowly; `step`: it changed at once; `outlier`: it was always worse than that of equal nodes; `shared-step`:
             it changed at once on several nodes; `after-change`: it got worse when a driver or the like changed;
             `all-nodes`: it got worse on all nodes of a model; `counter`: a counter grows.
-        nodes: whom it is about.
-        quantities: what got worse; empty for failures.
-        since: the time of the run that it began in; for `fails-again`, of the last failure.
+        nodes: the nodes with the pattern.
+        quantities: those that got worse; empty for failures.
+        since: the time of the run where it began; for `fails-again`, of the last failure.
         change: of the first quantity, as a share of its value or in its unit; null for failures.
         message: the story in one sentence.
-        forecast: what follows if it continues; empty where the data do not carry that.
+        forecast: the expected consequence if it continues; empty if the data do not support a forecast.
     """
 
     kind: Kind
@@ -164,36 +164,36 @@ class Story:
     forecast: str
 
     def __post_init__(self) -> None:
-        """Round the change to what a reader can use."""
+        """Round the change to a useful number of digits."""
         if self.change is not None:
             object.__setattr__(self, "change", float(f"{self.change:.4g}"))
 
 
 def overlap(first: Iterable[object], second: Iterable[object]) -> float:
-    """The share of two sets that is common to both."""
+    """Return the share of two sets that both contain."""
     one, other = set(first), set(second)
     return len(one & other) / len(one | other) if one | other else 1.0
 
 
 def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1] if words else "")))
 
 
-#: The chance of one wrong story in the whole fleet.
+#: Probability of one wrong story in the whole fleet.
 DOUBT = 0.01
-#: Fewer stretches of failure, and fewer runs in a row, are never a story.
+#: Smallest number of failure stretches, and of runs in a row, for a story.
 MIN_STRETCHES, MIN_DOWN = 3, 3
-#: A fault of more than this share of the nodes of a run has a cause outside each of them.
+#: A fault on more than this share of a run's nodes has a cause outside the nodes.
 SHARED = 0.1
-#: A node that fails again and again does so this many times as often as the others.
+#: A node that fails again and again fails at least this many times as often as the others.
 FACTOR = 4.0
 _ALIKE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a node fared.
+    """The health of a node over all runs.
 
     Args:
         node: its name.
@@ -216,7 +216,7 @@ class Health:
 
 
 def own_failures(past: Past) -> dict[str, list[Failure]]:
-    """The failures of each node that the others of the run do not share."""
+    """Return the failures of each node that the other nodes of the run do not share."""
     present = [0] * len(past.runs)
     for states in past.states.values():
         for run, state in enumerate(states):
@@ -227,14 +227,14 @@ def own_failures(past: Past) -> dict[str, list[Failure]]:
 
 
 def health_of(past: Past, own: Mapping[str, Sequence[Failure]]) -> dict[str, Health]:
-    """How every node fared, by name."""
+    """Return the health of every node by name."""
     found = {}
     for node, states in past.states.items():
         examined = [run for run, state in enumerate(states) if state is not None]
         failed = {item.run for item in own.get(node, ())}
         stretches, before = 0, False
         for run in examined:
-            # A run that could not tell neither ends nor begins a stretch.
+            # An undecided run neither ends nor begins a stretch.
             if states[run] == "unknown":
                 continue
             stretches += run in failed and not before
@@ -264,13 +264,13 @@ def _between(past: Past, examined: Sequence[int], failed: set[int], stretches: i
 
 
 def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapping[str, Health]) -> Iterator[Story]:
-    """The stories of nodes that fail again and again, and of those that fail in every run since some time."""
-    down = {node: runs for node in past.nodes if len(runs := _down(past, health[node])) >= MIN_DOWN}
+    """Yield the stories of nodes that fail again and again, and of nodes that fail in all of the latest runs."""
+    down = {node: runs for node in past.nodes if len(runs := _failed_runs(past, health[node])) >= MIN_DOWN}
     others = [item for node, item in health.items() if node not in down]
     rate = (sum(len(item.failed_in) for item in others) + 1) / (sum(item.runs for item in others) + 1)
     down = {node: runs for node, runs in down.items() if rate ** len(runs) * len(health) < DOUBT}
-    again = _again(health)
-    for nodes in _alike({node: health[node].failed_in for node in again}):
+    again = _repeat_failures(health)
+    for nodes in _group_by_runs({node: health[node].failed_in for node in again}):
         last = max(health[nodes[0]].failed_in)
         item = health[nodes[0]]
         reasons = Counter(
@@ -291,8 +291,8 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
             yield Story("down", some, (), past.time_of(runs[0]), None, f"failed {seen}", "")
 
 
-def _down(past: Past, health: Health) -> tuple[int, ...]:
-    """The runs up to the newest in which a node failed by itself, without one in which it passed."""
+def _failed_runs(past: Past, health: Health) -> tuple[int, ...]:
+    """Return the latest runs in which a node failed by itself, without a passing run in between."""
     found: list[int] = []
     failed = set(health.failed_in)
     for run in reversed(range(len(past.runs))):
@@ -305,13 +305,13 @@ def _down(past: Past, health: Health) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _again(health: Mapping[str, Health]) -> list[str]:
-    """The nodes that fail more often than chance allows; the rate of the others is that of nodes not found so far."""
+def _repeat_failures(health: Mapping[str, Health]) -> list[str]:
+    """Return the nodes that fail more often than chance allows, at the rate of the nodes not found so far."""
     found: set[str] = set()
     for _ in range(4):
         others = [item for node, item in health.items() if node not in found]
         runs = sum(item.runs for item in others)
-        # At least one failure is assumed, so that the first failure of a perfect fleet is no proof.
+        # At least one failure is assumed, so that the first failure of a perfect fleet does not count as proof.
         rate = (sum(item.failures for item in others) + 1) / (runs + 1)
         before = set(found)
         for node, item in health.items():
@@ -324,8 +324,8 @@ def _again(health: Mapping[str, Health]) -> list[str]:
     return sorted(found)
 
 
-def _alike(runs_of: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, ...]]:
-    """Groups of nodes that fail in the same runs."""
+def _group_by_runs(runs_of: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, ...]]:
+    """Yield groups of nodes that fail in the same runs."""
     left = dict(runs_of)
     while left:
         first = next(iter(left))
@@ -340,16 +340,16 @@ _USUAL, _MUCH = 0.99, 0.98
 _BURST = 5.0
 GROWTH_FACTOR, _FEW_FACTOR = 3.0, 10.0
 _MANY, _FEW_LEAST = 16, 3.0
-#: A counter that has not grown unusually for this share of the runs has stopped.
+#: A counter without unusual growth for this share of the runs has stopped.
 _STOPPED = 0.25
-#: Below this number of nodes, a node's own growth would decide what is usual.
+#: With fewer nodes than this, a node's own growth would define what is usual.
 _SMALL = 100
 
 Growth = list[tuple[int, float]]
 
 
 def growth_of(values: Sequence[float | None]) -> Growth:
-    """The growth of a counter between runs that follow each other, by the later run."""
+    """Return the growth of a counter between consecutive runs, by the later run."""
     points = [(run, value) for run, value in enumerate(values) if value is not None]
     return [
         (run, value - before if value >= before else value) for (_, before), (run, value) in itertools.pairwise(points)
@@ -357,7 +357,7 @@ def growth_of(values: Sequence[float | None]) -> Growth:
 
 
 def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterator[Story]:
-    """One story for each node with counters that grow."""
+    """Yield one story per node with growing counters."""
     counters = [series for series in past.series.values() if series.quantity.kind == "counter"]
     found = grouped(
         (node, (series.quantity, total, since, runs))
@@ -374,15 +374,15 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
 
 
 def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:
-    """Each node that grows, with its growth in unusual runs, the first of these, and their number."""
+    """Yield each node with growing counters: its growth in unusual runs, the first of these runs, and their number."""
     growth = {node: growth_of(series.values[node]) for node in nodes if node in series.values}
     growth = {node: rows for node, rows in growth.items() if rows}
     if not any(value for rows in growth.values() for _, value in rows):
         return
     pooled = sorted(value for rows in growth.values() for _, value in rows)
-    limits = {node: _limit(pooled if len(growth) >= _SMALL else _of_others(growth, node)) for node in growth}
+    limits = {node: _limit(pooled if len(growth) >= _SMALL else _peer_growth(growth, node)) for node in growth}
     unusual = {node: [(run, value) for run, value in growth[node] if value > limits[node][0]] for node in growth}
-    # A burst counts as no more than a few usual values.
+    # A burst counts at most as a few usual values.
     totals = {
         node: sum(min(value, _BURST * (1 + limits[node][0])) for _, value in rows) for node, rows in growth.items()
     }
@@ -393,7 +393,7 @@ def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[
         others = list(ranked)
         others.remove(totals[node])
         much = others[min(len(others) - 1, int(_MUCH * len(others)))] if others else 0.0
-        # A few peers do not show how different healthy ones are.
+        # Few peers do not show how much healthy nodes differ.
         least = GROWTH_FACTOR * much if len(others) >= _MANY else _FEW_FACTOR * max(much, _FEW_LEAST)
         if totals[node] < least or tail(len(rows), len(growth[node]), limits[node][1]) * len(growth) >= DOUBT:
             continue
@@ -402,14 +402,14 @@ def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[
         yield node, sum(value for _, value in rows), rows[0][0], len(rows)
 
 
-def _of_others(growth: Mapping[str, Growth], node: str) -> list[float]:
+def _peer_growth(growth: Mapping[str, Growth], node: str) -> list[float]:
     return sorted(value for other, rows in growth.items() if other != node for _, value in rows)
 
 
 def _limit(others: Sequence[float]) -> tuple[float, float]:
-    """The growth that 99 % of these do not exceed, and the chance of one that does.
+    """Return the growth that 99 % of these values do not exceed, and the probability of a larger one.
 
-    Without a peer, a healthy counter is one that stands still.
+    Without peers, a healthy counter does not grow.
     """
     limit = others[min(len(others) - 1, int(_USUAL * len(others)))] if others else 0.0
     return limit, (len(others) - bisect_right(others, limit) + 1) / (len(others) + 1) if others else 0.01

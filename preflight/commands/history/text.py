@@ -1,4 +1,4 @@
-"""The account of a fleet as text: the stories first, then what changed when, then the nodes that ever failed."""
+"""The account of a fleet as text: first the stories, then the changes over time, then the nodes that ever failed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
 
 _SEVERE = ("down", "fails-again")
-#: Without -v, so many changes of properties are listed, the newest ones.
+#: Number of property changes listed without -v, the newest ones.
 _MAX_CHANGES = 5
 
 
 def page(account: Account, style: Style) -> str:
-    """Return the account as text, with ANSI colours if `style` asks for them."""
+    """Return the account as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if style.verbosity >= 0:
         period = f"{account.first[:10]} to {account.last[:10]}, " if account.runs else ""
@@ -60,13 +60,13 @@ def _nodes(sheet: Sheet, account: Account) -> None:
     if failed:
         sheet.line()
     for node in sorted(failed, key=lambda item: (-item.failures, item.node)):
-        sheet.wrapped(_fared(node), indent=0, hanging=2, label=f"{node.node} ")
+        sheet.wrapped(_node_summary(node), indent=0, hanging=2, label=f"{node.node} ")
     healthy = len(account.nodes) - len(failed)
     if healthy:
         sheet.line(f"{count(healthy, 'node')} never failed alone")
 
 
-def _fared(node: NodeAccount) -> str:
+def _node_summary(node: NodeAccount) -> str:
     words = [f"{node.state} now", f"failed {count(node.failures, 'time')} in {count(node.runs, 'run')}"]
     if node.mean_days_between_failures is not None:
         words.append(f"{node.mean_days_between_failures:g} days between failures on average")

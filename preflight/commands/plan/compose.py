@@ -31,24 +31,24 @@ from preflight.model.job.claim import job_value
 from preflight.model.job.derive import deepspeed_slots, host_slots
 from preflight.model.job.value import QUANTITIES, Value, items, known_number
 
-#: Nodes that get their own rows; the others, which differ only in their index, share one.
+#: Number of nodes with rows of their own; the others, which differ only in their index, share one row.
 _MAX_NODES = 8
-#: At most this many ranks of a host are listed if they are not a range.
+#: Largest number of a host's ranks that are listed if they are not a range.
 _MAX_RANKS = 16
 
 
 def rank_rows(job: Job, launch: Launch) -> tuple[RankRow, ...]:
-    """The ranks of a launch, with nodes that differ only in their index folded into one row."""
+    """Return the ranks of a launch, with nodes that differ only in their index folded into one row."""
     row = _single_process_row(job, launch)
     if row is not None:
         return (row,)
     if job.value("ps_mode", launch.scope) == Known(True):
-        return tuple(_of_servers(job, launch))
-    return tuple(_of_nodes(job, launch))
+        return tuple(_server_rows(job, launch))
+    return tuple(_node_rows(job, launch))
 
 
 def starts_one(job: Job, launch: Launch) -> bool:
-    """Whether the launch starts one process of a job whose other processes have separate launches."""
+    """Return whether the launch starts one process of a job whose other processes have separate launches."""
     return _single_process_row(job, launch) is not None
 
 
@@ -76,7 +76,7 @@ def _single_process_row(job: Job, launch: Launch) -> RankRow | None:
 
 
 def _spawns(job: Job, launch: Launch) -> bool:
-    """Whether the program is started once and starts all ranks itself."""
+    """Return whether the program is started once and starts all ranks itself."""
     return launch.launcher == "python" and any(
         claim.source == "derived"
         and claim.because
@@ -86,9 +86,9 @@ def _spawns(job: Job, launch: Launch) -> bool:
 
 
 def _slurm_decides(job: Job, launch: Launch, nodes: int, world: int) -> bool:
-    """Whether only Slurm knows how many tasks each node gets.
+    """Return whether only Slurm knows how many tasks each node gets.
 
-    With `--nodes=2 --ntasks=6` the first node may get as many as it has cores, unless nodes are exclusive.
+    With `--nodes=2 --ntasks=6` the first node may get as many tasks as it has cores, unless nodes are exclusive.
     """
     claims = job.value_claims("tasks_per_node", launch.scope)
     return (
@@ -100,12 +100,12 @@ def _slurm_decides(job: Job, launch: Launch, nodes: int, world: int) -> bool:
 
 
 def starts_here(job: Job, launch: Launch) -> bool:
-    """Whether the number of nodes is not stated, and the launcher starts the ranks on its own machine."""
+    """Return whether the number of nodes is not stated and the launcher starts the ranks on its own machine."""
     return job.value("starts_here", launch.scope) == Known(True) and not node_claims(job, launch)
 
 
 def node_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """The claims about the number of nodes that a launch expects: its own first, then the scheduler's."""
+    """Return the claims about the expected number of nodes: those of the launch first, then the scheduler's."""
     own = tuple(claim for claim in job.requiring("nodes", launch.scope) if claim.scope.launch == launch.id)
     return own or job.value_claims("nodes", launch.scope)
 
@@ -114,7 +114,7 @@ def _names(job: Job, launch: Launch, quantity: str) -> tuple[str, ...]:
     return items(job.value(quantity, launch.scope))
 
 
-def _of_servers(job: Job, launch: Launch) -> Iterator[RankRow]:
+def _server_rows(job: Job, launch: Launch) -> Iterator[RankRow]:
     for role, count_of, listed in (
         ("server", "ps_servers", "ps_server_endpoints"),
         ("trainer", "ps_workers", "ps_worker_endpoints"),
@@ -129,7 +129,7 @@ def _of_servers(job: Job, launch: Launch) -> Iterator[RankRow]:
             yield RankRow(role, "", "", span(0, count), "")
 
 
-def _of_nodes(job: Job, launch: Launch) -> Iterator[RankRow]:
+def _node_rows(job: Job, launch: Launch) -> Iterator[RankRow]:
     hosts = _names(job, launch, "hosts")
     slots = _slots(job, launch, hosts)
     each = known_number(job.value("processes_per_node", launch.scope))
@@ -143,9 +143,9 @@ def _of_nodes(job: Job, launch: Launch) -> Iterator[RankRow]:
         tasks = None
     chosen = deepspeed_slots(job, launch)
     if chosen:
-        yield from _of_deepspeed(chosen)
+        yield from _deepspeed_rows(chosen)
     elif slots and _is_cyclic(job, launch) and (tasks or sum(slots)) <= sum(slots):
-        yield from _fill_in_turn(job, launch, hosts, slots, tasks or sum(slots))
+        yield from _rows_in_turn(job, launch, hosts, slots, tasks or sum(slots))
     elif slots and tasks is not None:
         yield from _rows_of_hosts(job, launch, hosts, _distribute(slots, tasks))
     elif slots and (each is None or world == sum(slots)):
@@ -178,8 +178,8 @@ def _of_nodes(job: Job, launch: Launch) -> Iterator[RankRow]:
         yield RankRow("rank", "", "", span(0, world), "")
 
 
-def _of_deepspeed(slots: Mapping[str, Sequence[int]]) -> Iterator[RankRow]:
-    """The ranks on the hosts of DeepSpeed's hostfile; each rank sees the slots that are used on its host."""
+def _deepspeed_rows(slots: Mapping[str, Sequence[int]]) -> Iterator[RankRow]:
+    """Yield the ranks on the hosts of DeepSpeed's hostfile; each rank sees the slots in use on its host."""
     hosts = list(slots)
     node = start = 0
     for own, same in groupby(slots.values()):
@@ -216,10 +216,10 @@ def _rows_of_hosts(job: Job, launch: Launch, hosts: Sequence[str], slots: Sequen
         node, start = node + nodes, start + nodes * each
 
 
-def _fill_in_turn(
+def _rows_in_turn(
     job: Job, launch: Launch, hosts: Sequence[str], slots: Sequence[int], tasks: int
 ) -> Iterator[RankRow]:
-    """The ranks of hosts that are filled in turn, one rank at a time, as long as they have slots."""
+    """Yield the ranks of hosts that are filled in turn, one rank at a time, as long as slots are free."""
     ranks: list[list[int]] = [[] for _ in slots]
     given = 0
     while given < tasks:
@@ -246,7 +246,7 @@ def _distribute(slots: Sequence[int], tasks: int) -> list[int]:
 
 
 def _slots(job: Job, launch: Launch, hosts: Sequence[str]) -> list[int]:
-    """The ranks on each host, if a hostfile gives each of them its own count."""
+    """Return the number of ranks on each host, if a hostfile gives a count for each host."""
     by_host = host_slots(job, launch)
     return [by_host[host] for host in hosts] if by_host else []
 
@@ -288,7 +288,7 @@ def span(start: int, count: int) -> str:
 _SHOWN = toml.with_tuples(toml.beside(__file__, "quantities.toml"))
 _INTERFACES = frozenset(_SHOWN["interfaces"])
 _PATHS = _SHOWN["paths"]
-#: Quantities that the plan shows elsewhere, or that describe the program's text and not the ranks.
+#: Quantities that the plan shows elsewhere, or that describe the program's source and not the ranks.
 _NOT_SETTINGS = frozenset((*_PATHS, *_SHOWN["not_settings"]))
 #: Quantities that are listed as open if the files do not determine them.
 _DECISIVE = _SHOWN["decisive"]
@@ -309,7 +309,7 @@ def plan_of(
     Args:
         jobs: as returned by `preflight.config.resolve.jobs_in`.
         given: variables that the user set for the plan.
-        assumed: variables that count as not set, each with the default that is taken.
+        assumed: variables that count as not set, each with the default that applies.
         price_per_gpu_hour: in the user's currency.
     """
     made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
@@ -368,12 +368,12 @@ def _launch_plan(job: Job, launch: Launch) -> LaunchPlan:
 
 
 def _rank_arguments(job: Job, launch: Launch) -> tuple[str, ...]:
-    """The arguments that a launcher puts before the program's own, different for each rank."""
+    """Return the arguments that a launcher inserts before the program's own, different for each rank."""
     value = job.value("rank_argument", launch.scope)
     return (str(value.value),) if isinstance(value, Known) else ()
 
 
-def shown(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Format a value."""
     if isinstance(value, Unresolved):
         return f"unknown: {value.why}"
@@ -389,10 +389,10 @@ def _text(value: object) -> str:
 
 
 def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
-    """Return the value of a quantity that a launch runs with; None if the files do not state it."""
+    """Return the value of a quantity for a launch; None if the files do not state it."""
     chosen = node_claims(job, launch) if quantity == "nodes" else job.value_claims(quantity, launch.scope)
     if not chosen and quantity in ("nodes", "world_size") and starts_here(job, launch):
-        return _on_one_node(job, launch, quantity)
+        return _single_node_setting(job, launch, quantity)
     if not chosen:
         return None
     value = job_value(chosen)
@@ -404,7 +404,7 @@ def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
     known = QUANTITIES.get(quantity)
     return Setting(
         quantity.removeprefix("env."),
-        shown(value),
+        format_value(value),
         isinstance(value, Known),
         chosen[0].spelling,
         _place(chosen[0]),
@@ -413,13 +413,13 @@ def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
     )
 
 
-def _on_one_node(job: Job, launch: Launch, quantity: str) -> Setting | None:
-    """The number of nodes, or of ranks, of a launch that starts all of its ranks on its own machine."""
+def _single_node_setting(job: Job, launch: Launch, quantity: str) -> Setting | None:
+    """Return the number of nodes, or of ranks, for a launch that starts all of its ranks on its own machine."""
     chosen = job.value_claims("starts_here" if quantity == "nodes" else "processes_per_node", launch.scope)
     if not chosen:
         return None
     value: Value = Known(1) if quantity == "nodes" else job_value(chosen)
-    return Setting(quantity, shown(value), isinstance(value, Known), chosen[0].spelling, _place(chosen[0]))
+    return Setting(quantity, format_value(value), isinstance(value, Known), chosen[0].spelling, _place(chosen[0]))
 
 
 def _settings(job: Job, launch: Launch, wanted: Callable[[str], bool]) -> Iterator[Setting]:
@@ -468,7 +468,7 @@ def _grid(job: Job, launch: Launch) -> Grid | None:
 
 
 def _cells(axes: Sequence[Axis], replicas: int) -> tuple[tuple[str, ...], ...]:
-    """The ranks of each pipeline stage and replica, in Megatron-LM's order: tensor, context, data, pipeline."""
+    """Return the ranks of each pipeline stage and replica, in Megatron-LM's order: tensor, context, data, pipeline."""
     sizes = {axis.name: axis.size for axis in axes}
     if sizes.get("PP", 1) > _MAX_STAGES:
         return ()
@@ -527,8 +527,8 @@ def _endpoints(job: Job, launch: Launch) -> Iterator[Endpoint]:
     port = job.value_claims("master_port", scope)
     if (address or port) and not rendezvous:
         first = (address or port)[0]
-        host = shown(job_value(address)) if address else "the first node"
-        number = shown(job_value(port)) if port else "the launcher's default port"
+        host = format_value(job_value(address)) if address else "the first node"
+        number = format_value(job_value(port)) if port else "the launcher's default port"
         agents = launch.launcher in _ELASTIC
         who = "the launcher on every node, and every rank" if agents else "every rank"
         yield Endpoint("store of rank 0", f"{host}:{number}", who, _place(first))
@@ -537,20 +537,20 @@ def _endpoints(job: Job, launch: Launch) -> Iterator[Endpoint]:
         ("ps_worker_endpoints", "trainer", "the other trainers, for rendezvous"),
     ):
         for claim in job.value_claims(quantity, scope)[:1]:
-            names = claim.value.value if isinstance(claim.value, Known) else shown(claim.value)
+            names = claim.value.value if isinstance(claim.value, Known) else format_value(claim.value)
             for one in names if isinstance(names, tuple) else (names,):
                 yield Endpoint(purpose, str(one), who, _place(claim))
 
 
 def _address(value: Value, port: Value) -> str:
-    """An endpoint as written; if the host is unknown, the reason in parentheses and the port."""
+    """Return an endpoint as written; if the host is unknown, the reason in parentheses and the port."""
     if isinstance(value, Unresolved) and isinstance(port, Known):
         return f"({value.why}):{_text(port.value)}"
-    return shown(value)
+    return format_value(value)
 
 
 def _servers(job: Job, launch: Launch) -> str:
-    """The part of each table that a parameter server holds, for tables whose sizes the program gives."""
+    """Return the part of each table that a parameter server holds, for tables whose sizes the program gives."""
     count = known_number(job.value("ps_servers", launch.scope))
     if not count:
         return ""
@@ -571,7 +571,7 @@ def _open(claims: Sequence[Claim]) -> Iterator[OpenQuantity]:
     met: set[tuple[str, Place]] = set()
     for claim in claims:
         value = claim.value
-        reason = value.why if isinstance(value, Unresolved) else f"one of {shown(value)}"
+        reason = value.why if isinstance(value, Unresolved) else f"one of {format_value(value)}"
         # The master's address is often part of the rendezvous endpoint.
         key = (reason, _place(claim))
         if isinstance(value, Known) or claim.because or key in met:
@@ -610,7 +610,7 @@ _HERE = frozenset(("localhost", "127.0.0.1"))
 
 
 def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str, ...]:
-    """The variables that the launcher does not pass to other machines; none if that is unknown."""
+    """Return the variables that the launcher does not pass to other machines; none if this is unknown."""
     if not set(host_slots(job, launch) or items(job.value("hosts", launch.scope))) - _HERE:
         return ()
     if launch.launcher == "deepspeed" and not job.value_claims("each_node_itself", launch.scope):
@@ -628,5 +628,5 @@ def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str,
 
 
 def _is_exported_here(path: str) -> bool:
-    """Whether it is set in the shell, and not in a file that DeepSpeed passes to all hosts."""
+    """Return whether the variable is set in the shell, not in a file that DeepSpeed passes to all hosts."""
     return not path.endswith(".deepspeed_env")

@@ -42,15 +42,15 @@ class OverriddenValue:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value that a launch runs with.
+    """One value of a launch.
 
     Args:
         name: of the quantity, variable or argument.
         value: formatted; all of them if there are several.
-        known: whether the files decide it.
+        known: whether the files determine it.
         spelling: as written.
         place: its location.
-        overrides: what it takes precedence over.
+        overrides: the values that it overrides.
         unit: of the quantity; empty if it has none.
     """
 
@@ -132,12 +132,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """One part of what a GPU holds.
+    """One part of the memory used on a GPU.
 
     Args:
         name: `weights`, `gradients`, `optimizer states` or `activations`.
         size_bytes: a lower bound in bytes.
-        formula: how it is computed, with numbers.
+        formula: its computation, with numbers.
     """
 
     name: str
@@ -168,7 +168,7 @@ class OpenQuantity:
 
     Args:
         name: of the quantity.
-        reason: what it depends on.
+        reason: why it is undetermined.
         place: its location.
         decided_by: the option that sets it for this plan; empty if there is none.
     """

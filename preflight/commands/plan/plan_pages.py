@@ -31,7 +31,7 @@ class Fact:
 
 
 def size_of(launch: LaunchPlan) -> str:
-    """Format the size, such as `16 ranks on 2 nodes`, with `unknown` for numbers that are not known."""
+    """Format the size, such as `16 ranks on 2 nodes`, with `unknown` for missing numbers."""
     if launch.starts_one and launch.ranks:
         row = launch.ranks[0]
         return f"{'parameter server' if row.role == 'server' else row.role} {row.ranks}"
@@ -41,9 +41,9 @@ def size_of(launch: LaunchPlan) -> str:
         trainers = _amount([row.ranks for row in roles if row.role == "trainer"])
         return f"{count(servers, 'parameter server')} and {count(trainers, 'trainer')}"
     if launch.world_size is not None and launch.world_size.known:
-        ranks = _counted(launch.world_size.value, "rank")
+        ranks = _format_count(launch.world_size.value, "rank")
         nodes = launch.nodes
-        return f"{ranks} on {_counted(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
+        return f"{ranks} on {_format_count(nodes.value, 'node')}" if nodes is not None and nodes.known else ranks
     each = launch.processes_per_node
     if each is not None and each.known:
         nodes_known = launch.nodes is not None and launch.nodes.known
@@ -51,7 +51,7 @@ def size_of(launch: LaunchPlan) -> str:
     return "the number of ranks is unknown"
 
 
-def _counted(number: str, what: str) -> str:
+def _format_count(number: str, what: str) -> str:
     return f"{number} {what}{'' if number == '1' else 's'}"
 
 
@@ -79,13 +79,13 @@ def facts_of(launch: LaunchPlan, *, everything: bool) -> Iterator[Fact]:
         ("world", launch.world_size),
     ):
         if setting is not None:
-            yield _of_setting(label, setting, value_only=True)
+            yield _setting_fact(label, setting, value_only=True)
     for endpoint in launch.endpoints:
         yield Fact(
             "endpoints", f"{endpoint.address}, {endpoint.purpose}; used by {endpoint.dialled_by}", (endpoint.place,)
         )
     for setting in launch.interfaces:
-        yield _of_variable("interface", setting, launch)
+        yield _variable_fact("interface", setting, launch)
     if launch.grid is not None:
         places = tuple(axis.place for axis in launch.grid.axes if axis.place is not None)
         experts = "".join(f"; {axis.size} EP within DP" for axis in launch.grid.axes if axis.name == "EP")
@@ -101,27 +101,27 @@ def facts_of(launch: LaunchPlan, *, everything: bool) -> Iterator[Fact]:
     if launch.servers:
         yield Fact("servers", launch.servers)
     for setting in launch.paths:
-        yield _of_setting(setting.name.replace("_", " "), setting, value_only=True)
+        yield _setting_fact(setting.name.replace("_", " "), setting, value_only=True)
     for setting in launch.variables:
-        yield _of_variable("variable", setting, launch)
+        yield _variable_fact("variable", setting, launch)
     if launch.arguments or launch.rank_arguments:
         words = [*launch.rank_arguments]
         words += ["..." if word is None else shlex.quote(word) for word in launch.arguments]
         yield Fact("arguments", " ".join(words))
     for setting in launch.settings if everything else ():
-        yield _of_setting("setting", setting)
+        yield _setting_fact("setting", setting)
     for item in launch.open:
         decided = f"; {item.decided_by} decides it" if item.decided_by else ""
         yield Fact("not known", f"{item.name.replace('_', ' ')}: {item.reason}{decided}", (item.place,))
 
 
-def _of_variable(label: str, setting: Setting, launch: LaunchPlan) -> Fact:
-    fact = _of_setting(label, setting)
+def _variable_fact(label: str, setting: Setting, launch: LaunchPlan) -> Fact:
+    fact = _setting_fact(label, setting)
     kept = ", not passed to other hosts" if setting.name in launch.kept_variables else ""
     return Fact(fact.label, fact.text + kept, fact.places)
 
 
-def _of_setting(label: str, setting: Setting, *, value_only: bool = False) -> Fact:
+def _setting_fact(label: str, setting: Setting, *, value_only: bool = False) -> Fact:
     text = setting.value if value_only else f"{setting.name}={setting.value}"
     if value_only and setting.known and setting.spelling and label in ("nodes", "each node", "world"):
         text += f"  ({setting.spelling})"
@@ -195,7 +195,7 @@ def changes_between(old: Plan, new: Plan) -> tuple[Change, ...]:
 
 
 def _changes(old: Plan, new: Plan) -> Iterator[Change]:
-    before, after = _by_name(old), _by_name(new)
+    before, after = _index_by_name(old), _index_by_name(new)
     for name in dict.fromkeys((*before, *after)):
         was, will = before.get(name), after.get(name)
         if will is None and was is not None:
@@ -203,7 +203,7 @@ def _changes(old: Plan, new: Plan) -> Iterator[Change]:
         elif was is None and will is not None:
             yield Change(name, "launch", "", size_of(will))
         elif was is not None and will is not None:
-            yield from _of_launch(name, was, will)
+            yield from _launch_changes(name, was, will)
     requests = [" + ".join(filter(None, (request_of(job.request) for job in plan.jobs))) for plan in (old, new)]
     if requests[0] != requests[1]:
         yield Change("", "asks for", *requests)
@@ -211,18 +211,18 @@ def _changes(old: Plan, new: Plan) -> Iterator[Change]:
 
 
 def _unread(old: Plan, new: Plan) -> Iterator[Change]:
-    """The files that were not read, as changes, because anything in them may have changed."""
+    """Return the files that were not read, as changes: anything in them may have changed."""
     was, will = (tuple(dict.fromkeys(reason for job in plan.jobs for reason in job.unread)) for plan in (old, new))
     if was != will or is_incomplete(old) or is_incomplete(new):
         yield Change("", NOT_READ, "; ".join(was), "; ".join(will))
 
 
 def is_incomplete(plan: Plan) -> bool:
-    """Whether a file that was selected was not read to its end."""
+    """Return whether a selected file was not read to its end."""
     return any(job.incomplete for job in plan.jobs)
 
 
-def _by_name(plan: Plan) -> dict[str, LaunchPlan]:
+def _index_by_name(plan: Plan) -> dict[str, LaunchPlan]:
     found: dict[str, LaunchPlan] = {}
     for job in plan.jobs:
         for launch in job.launches:
@@ -232,7 +232,7 @@ def _by_name(plan: Plan) -> dict[str, LaunchPlan]:
     return found
 
 
-def _of_launch(name: str, was: LaunchPlan, will: LaunchPlan) -> Iterator[Change]:
+def _launch_changes(name: str, was: LaunchPlan, will: LaunchPlan) -> Iterator[Change]:
     if size_of(was) != size_of(will):
         yield Change(name, "size", size_of(was), size_of(will))
     for what, before, after in (
@@ -253,10 +253,10 @@ def _of_launch(name: str, was: LaunchPlan, will: LaunchPlan) -> Iterator[Change]
         ("path", was.paths, will.paths),
         ("setting", was.settings, will.settings),
     ):
-        yield from _of_settings(name, kind, settings_before, settings_after)
+        yield from _setting_changes(name, kind, settings_before, settings_after)
 
 
-def _of_settings(name: str, kind: str, before: Sequence[Setting], after: Sequence[Setting]) -> Iterator[Change]:
+def _setting_changes(name: str, kind: str, before: Sequence[Setting], after: Sequence[Setting]) -> Iterator[Change]:
     was, will = ({setting.name: setting.value for setting in settings} for settings in (before, after))
     for key in sorted({*was, *will}):
         if was.get(key) != will.get(key):
@@ -353,15 +353,15 @@ def _bars(parts: tuple[MemoryPart, ...], total: int) -> tuple[Bar, ...]:
 def markdown(plan: Plan) -> str:
     """Return the plan as Markdown."""
     functions = (summary_of, request_of, size_of, rank_table, facts_of)
-    return _filled("plan.md.jinja", plan=plan, **{function.__name__: function for function in functions})
+    return _render("plan.md.jinja", plan=plan, **{function.__name__: function for function in functions})
 
 
 def changes_markdown(changes: tuple[Change, ...]) -> str:
     """Return what changes for the ranks, as Markdown."""
-    return _filled("plan_changes.md.jinja", changes=changes)
+    return _render("plan_changes.md.jinja", changes=changes)
 
 
-def _filled(template: str, **values: Any) -> str:
+def _render(template: str, **values: Any) -> str:
     return text_templates("preflight.commands", template).render(**values, cell=_cell, code=_code)
 
 

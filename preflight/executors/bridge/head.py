@@ -24,16 +24,16 @@ from preflight.executors.pipe import CLOSE_S, PipeChannel, make_nonce
 _PACKAGE = "preflight.executors.bridge"
 #: Time for an interpreter and its imports; client libraries are imported by the calls that need them.
 START_S = 10.0
-#: The largest frame: what a cluster reports about ten thousand nodes. Bytes of agents come in pieces of 256 KiB.
+#: The largest frame: a cluster's report about ten thousand nodes. Bytes of agents arrive in pieces of 256 KiB.
 _MAX_FRAME_BYTES = 64 * 1024 * 1024
-#: How many bytes of one agent may wait for the head to read them.
+#: Largest number of unread bytes from one agent.
 _MAX_UNREAD_BYTES = 16 * 1024 * 1024
-#: How many bytes may be on their way to the bridge before a sender waits.
+#: Largest number of bytes in transit to the bridge before a sender waits.
 _MAX_UNSENT_BYTES = 4 * 1024 * 1024
 
 
 class Bridge:
-    """One process that runs `module:function` of this package, and everything that goes through it."""
+    """One process that runs `module:function` of this package, with all calls and streams through it."""
 
     def __init__(self, entry: str, *, interpreter: str, environment: Mapping[str, str] | None = None) -> None:
         """`entry` is for example `ray_side:main`; `environment` is added to this process's own."""
@@ -56,7 +56,7 @@ class Bridge:
         return await self._request(next(self._numbers), name, parameters or {}, deadline_s)
 
     async def open(self, parameters: Mapping[str, Any], *, description: str, deadline_s: float) -> BridgedChannel:
-        """Open a channel to what the side's `open` starts. Raises ExecutorError as `call` does."""
+        """Open a channel to the process that the side's `open` starts. Raises ExecutorError as `call` does."""
         number = next(self._numbers)
         channel = BridgedChannel(self, number, description)
         self._channels[number] = channel
@@ -69,7 +69,7 @@ class Bridge:
         return channel
 
     async def _request(self, number: int, name: str, parameters: Mapping[str, Any], deadline_s: float) -> Any:
-        await self._started()
+        await self._start()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
@@ -86,7 +86,7 @@ class Bridge:
             return reply["value"]
         raise ExecutorError(reply["kind"], reply["message"], reply["detail"])
 
-    async def _started(self) -> None:
+    async def _start(self) -> None:
         async with self._starting:
             if self._pipe is not None:
                 return
@@ -235,7 +235,7 @@ def _parse_answer(payload: bytes) -> dict[str, Any]:
 
 
 def _parse_end(payload: bytes) -> tuple[int | None, str]:
-    """Parse how a stream ended: the exit code of its process, if known, and its standard error."""
+    """Parse the end of a stream: the exit code of its process, if known, and its standard error."""
     try:
         found = wire.parse(payload)
     except ValueError as error:

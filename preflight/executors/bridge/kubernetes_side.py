@@ -1,11 +1,11 @@
 """The Kubernetes client in a bridge: finds, creates and deletes pods, and starts programs in them.
 
-Extracts the relevant data of pods and nodes from the API's JSON, and why a pod cannot start a program.
+Extracts the relevant data of pods and nodes from the API's JSON, and the reason why a pod cannot start a program.
 
 Its websocket carries one byte of channel before each message (`v4.channel.k8s.io`; with `v5`, 255 closes a channel):
 kubernetes/apimachinery, pkg/util/remotecommand/constants.go.
 
-Error messages of the API server and of the connection to it, with what to do.
+Error messages of the API server and of the connection to it, with the remedy.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
 
 
 class KubernetesSide(Side):
-    """One cluster, as reached through a kubeconfig context or from the pod we run in."""
+    """One cluster, reached through a kubeconfig context or from the pod that this process runs in."""
 
     def __init__(self) -> None:
         self._client: Any = None
@@ -91,7 +91,7 @@ class KubernetesSide(Side):
         return {"namespace": namespace, "server": configuration.host, "where": where}
 
     def do_pods(self, namespace: str, selector: str, job: str) -> list[dict[str, Any]]:
-        """Return the pods that match a label selector or belong to a job; without either, all of the namespace."""
+        """Return the pods that match a label selector or belong to a job; without either, all pods of the namespace."""
         options = {"label_selector": selector} if selector else {}
         pods = self._pages(f"list pods in {namespace}", self._core().list_namespaced_pod, namespace, **options)
         return [pod_facts(pod) for pod in pods if not job or _belongs(pod, job)]
@@ -122,7 +122,7 @@ class KubernetesSide(Side):
         return job
 
     def do_taken(self) -> list[tuple[str, dict[str, str]]]:
-        """Return what the containers of all running pods request, each with its node."""
+        """Return the resource requests of all running pods, each with its node."""
         found: list[tuple[str, dict[str, str]]] = []
         running = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
         pods = self._pages(
@@ -241,14 +241,14 @@ class KubernetesSide(Side):
         return {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
 
     def _core(self) -> Any:
-        # One client for each use: `stream` replaces a method of it for the time of a call.
+        # One client for each use: `stream` replaces one of its methods during a call.
         return self._client.client.CoreV1Api(self._client.client.ApiClient(self._configuration))
 
     def _batch(self) -> Any:
         return self._client.client.BatchV1Api(self._client.client.ApiClient(self._configuration))
 
     def _pages(self, to: str, function: Any, *arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
-        """Return the items of a list, which the API server sends page by page."""
+        """Yield the items of a list, which the API server sends page by page."""
         while True:
             page = self._call(to, function, *arguments, limit=_PAGE, **options)
             yield from page.get("items") or []
@@ -259,7 +259,7 @@ class KubernetesSide(Side):
     def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
 
-        The client's own objects reject what a newer or unusual server sends, and take longer to build than to fetch.
+        The client's own objects reject the data of a newer or unusual server, and take longer to build than to fetch.
         """
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
@@ -268,7 +268,7 @@ class KubernetesSide(Side):
             options.setdefault("_request_timeout", _REQUEST_S)
             answer = function(*arguments, _preload_content=False, **options)
         except ApiException as error:
-            # Older clients leave the body as it came.
+            # Older clients leave the body unchanged.
             body = error.body or error.reason or ""
             raise explain_api_error(
                 to, int(error.status or 0), body.decode("utf-8", "replace") if isinstance(body, bytes) else body
@@ -276,7 +276,7 @@ class KubernetesSide(Side):
         except HTTPError as error:
             raise explain_connection_error(to, self._configuration.host, str(error))
         except ValueError as error:
-            # Newer clients check what they send by the schema of their own version.
+            # Newer clients validate requests against the schema of their own version.
             raise BridgeError(
                 "blocked", "the Kubernetes client could not {}: {}".format(to, " ".join(str(error).split()))
             )
@@ -361,7 +361,7 @@ def pod_facts(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def main_container(pod: dict[str, Any]) -> str:
-    """Return the container that requests devices, else the first."""
+    """Return the container that requests devices, otherwise the first."""
     devices = (each for each in pod["containers"] if any("/" in key for key in each["requests"]))
     return str(next(devices, pod["containers"][0])["name"])
 
@@ -403,7 +403,9 @@ def node_facts(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool] | None:
-    """Return why nothing can be started in this container (kind, message, whether waiting is useless), or None."""
+    """Return why nothing can be started in this container (kind, message, whether waiting is useless); None if it
+    can.
+    """
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
     names = [each["name"] for each in pod["containers"]]
@@ -524,7 +526,9 @@ class ExecStream(Stream):
         return None, "\n".join(filter(None, (words, str(self._status.get("message", "")))))
 
     def close(self) -> None:
-        """Close standard input if the server can, and the connection soon after; the program notices either."""
+        """Close standard input if the server supports that, and the connection soon after; the program notices
+        either.
+        """
         if self._closed:
             return
         self._closed = True
@@ -552,7 +556,7 @@ class ExecStream(Stream):
 
 
 def explain_api_error(to: str, status: int, body: str) -> BridgeError:
-    """Explain an error answer of the API server."""
+    """Explain an error response of the API server."""
     message = str(json_object(body.encode()).get("message") or body.strip()[:300] or "nothing")
     words = 'the API server refused to %s: "%s" (HTTP %d)' % (to, message, status)
     if status == 401:
@@ -569,7 +573,9 @@ def explain_api_error(to: str, status: int, body: str) -> BridgeError:
 
 
 def _grant(message: str) -> str:
-    """Return what to grant, from RBAC's message (kubernetes/apiserver, handlers/responsewriters/errors.go)."""
+    """Return the permission to grant, from RBAC's message (kubernetes/apiserver,
+    handlers/responsewriters/errors.go).
+    """
     match = re.search(
         r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', message
     )
@@ -589,7 +595,7 @@ def _grant(message: str) -> str:
 
 
 def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
-    # urllib3 wraps one error into another; the innermost is what happened.
+    # urllib3 wraps one error into another; the innermost is the cause.
     inner = re.findall(r"Caused by \w+\((.*)\)", message)
     last = (inner[-1] if inner else message).strip()
     last = re.sub(r"<[^>]*>:?\s*|^[\"']|[\"']$", "", last)

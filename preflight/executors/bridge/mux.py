@@ -26,7 +26,7 @@ HEADER = struct.Struct(">IBI")
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 #: Time for the bridge to exit after the head is gone, including the deletion of created objects.
 SHUTDOWN_S = 8
-#: The part of this time for closing streams.
+#: Share of this time for closing streams.
 CLOSE_S = 1.5
 
 
@@ -41,8 +41,9 @@ class BridgeError(Exception):
 
 
 class Stream:
-    """A byte stream to and from a process on a node, opened by a side. Each method may block, and is called by one
-    thread.
+    """A byte stream to and from a process on a node, opened by a side.
+
+    Each method may block, and is called by one thread.
     """
 
     def read(self) -> bytes:
@@ -54,11 +55,11 @@ class Stream:
         raise NotImplementedError
 
     def exit_state(self) -> tuple[int | None, str]:
-        """Return, after the end, the process's exit code, if known, and the end of standard error."""
+        """After the end, return the process's exit code, if known, and the end of standard error."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End it; `read` then returns. Called by any thread, perhaps twice. Never raises."""
+        """End the stream; `read` then returns. Called by any thread, perhaps twice. Never raises."""
         raise NotImplementedError
 
 
@@ -105,7 +106,7 @@ def restore_module_path() -> None:
             sys.path.append(path)
     try:
         own = site.getusersitepackages()
-        # An environment of its own does not see the user's.
+        # A virtual environment does not see the user's packages.
         if sys.prefix == sys.base_prefix and os.path.isdir(own):
             site.addsitedir(own)
     except (AttributeError, OSError, KeyError, ValueError):
@@ -207,7 +208,7 @@ class _Mux:
     def shut_down(self) -> None:
         """Close the side and end this process; if closing takes too long, the leases of created objects end them."""
         if not self._shutting_down.acquire(blocking=False):
-            # The thread that is already leaving will end the process, and with it this thread.
+            # The thread that is already shutting down will end the process, including this thread.
             threading.Event().wait(SHUTDOWN_S)
             return
         timer = threading.Timer(SHUTDOWN_S, os._exit, (1,))
@@ -238,7 +239,6 @@ class _StreamThreads:
         self._last_message = ""
 
     def start(self) -> None:
-        """Start the threads."""
         _thread(self._read)
         _thread(self._write)
 

@@ -19,7 +19,7 @@ from preflight.executors.bridge.mux import BridgeError, Side, Stream
 _READ_S = 2.0
 #: Time to find out whether anything listens at the cluster's address.
 _CONNECT_TIMEOUT_S = 3.0
-#: A node that answers no call of its actor for this long is given up; the calls themselves take milliseconds.
+#: Time limit for a call of an actor, after which its node counts as lost; a call normally takes milliseconds.
 _LOST_S = 15.0
 #: `NodeDeathInfo.Reason` of ray/src/ray/protobuf/common.proto: the unintended ones.
 _UNINTENDED_DEATHS = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN_PREEMPTED")
@@ -38,7 +38,7 @@ class RaySide(Side):
         self._actor: Any = None
 
     def do_connect(self, address: str) -> dict[str, Any]:
-        """Become a driver of the cluster at `address` (`auto`: the one that this machine belongs to)."""
+        """Become a driver of the cluster at `address` (`auto`: this machine's cluster)."""
         try:
             import ray
         except ImportError as error:
@@ -51,7 +51,7 @@ class RaySide(Side):
         try:
             ray.init(address=address, namespace="preflight", log_to_driver=False, logging_level="ERROR")
         except BaseException as error:
-            raise connecting(address, f"{type(error).__name__}: {error}", ray.__version__)
+            raise explain_connection_failure(address, f"{type(error).__name__}: {error}", ray.__version__)
         self._ray = ray
         self._actor = ray.remote(_actor_class())
         return {"ray": ray.__version__, "python": "%d.%d.%d" % sys.version_info[:3]}
@@ -106,7 +106,7 @@ class RaySide(Side):
                 self._ray.kill(actor, no_restart=True)
             except Exception:
                 pass
-            raise starting(error, deadline_s)
+            raise explain_start_failure(error, deadline_s)
         return RayStream(self._ray, actor)
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class RayStream(Stream):
         self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
 
     def exit_state(self) -> tuple[int | None, str]:
-        """Return its exit code, and its standard error."""
+        """Return the process's exit code, and its standard error."""
         if self._problem:
             return None, self._problem
         try:
@@ -153,7 +153,7 @@ class RayStream(Stream):
         return code, words
 
     def close(self) -> None:
-        """Close its standard input, wait briefly for it to exit, and end the actor."""
+        """Close the process's standard input, wait briefly for it to exit, and end the actor."""
         if self._closed:
             return
         self._closed = True
@@ -168,8 +168,8 @@ class RayStream(Stream):
 
 
 def _actor_class() -> Any:
-    """The actor's class, created in a function so that it is sent by value, because nothing of ours is installed on the
-    nodes.
+    """Return the actor's class, created in a function so that it is sent by value, because nothing of ours is installed
+    on the nodes.
     """
 
     class PreflightAgent:
@@ -294,7 +294,7 @@ def _check_reachable(address: str) -> None:
         raise BridgeError(kind, words % (address, error.strerror or error, address))
 
 
-def connecting(address: str, message: str, version: str) -> BridgeError:
+def explain_connection_failure(address: str, message: str, version: str) -> BridgeError:
     """Explain why this process could not become a driver, from Ray's message."""
     if "Version mismatch" in message or re.search(r"version.*mismatch", message, re.IGNORECASE):
         versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", message)
@@ -325,17 +325,17 @@ def connecting(address: str, message: str, version: str) -> BridgeError:
     )
 
 
-def starting(error: BaseException, deadline_s: float) -> BridgeError:
+def explain_start_failure(error: BaseException, deadline_s: float) -> BridgeError:
     """Explain why an actor did not start, from Ray's exception."""
     name, message = type(error).__name__, str(error)
     if name == "GetTimeoutError":
         words = "Ray started no worker there within %.0f s; the node may be overloaded or full of workers"
         return BridgeError("timeout", words % deadline_s, message[-2000:])
     if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in message.lower():
-        return BridgeError("unreachable", f"Ray does not know the node any more: {last_line(message)}", message[-2000:])
+        return BridgeError("unreachable", f"Ray no longer knows the node: {last_line(message)}", message[-2000:])
     if name == "RuntimeEnvSetupError":
         return BridgeError(
-            "crashed", f"the runtime environment could not be made there: {last_line(message)}", message[-2000:]
+            "crashed", f"the runtime environment could not be created there: {last_line(message)}", message[-2000:]
         )
     return BridgeError("unreachable", f"Ray could not start a worker there: {last_line(message)}", message[-2000:])
 

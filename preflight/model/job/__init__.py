@@ -30,7 +30,7 @@ from preflight.model.job.value import (
     not_a_number,
     one_of,
     product,
-    refused_number,
+    unparsed_number,
 )
 
 __all__ = [
@@ -65,7 +65,7 @@ __all__ = [
     "not_a_number",
     "one_of",
     "product",
-    "refused_number",
     "span_of",
     "strongest",
+    "unparsed_number",
 ]

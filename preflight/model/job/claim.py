@@ -55,7 +55,7 @@ class Scope:
     rank: int | None = None
 
     def covers(self, other: Scope) -> bool:
-        """Whether a claim in this scope also applies in `other`."""
+        """Return whether a claim in this scope also applies in `other`."""
         return (
             self.launch in ("", other.launch)
             and self.role in ("", other.role)
@@ -65,7 +65,7 @@ class Scope:
 
     @property
     def specificity(self) -> int:
-        """The number of fields that are set; the narrower of two equally strong claims wins."""
+        """Return the number of fields that are set; the narrower of two equally strong claims wins."""
         return sum((bool(self.launch), bool(self.role), bool(self.node), self.rank is not None))
 
 
@@ -104,12 +104,12 @@ class Claim:
 
     @property
     def alternatives(self) -> tuple[Plain, ...]:
-        """Every value this claim allows; empty when it is unresolved."""
+        """Return every value this claim allows; empty when it is unresolved."""
         return alternatives(self.value)
 
 
 class Branch(NamedTuple):
-    """A branch of a program: the place of its condition, and whether it is taken where that is true."""
+    """A branch of a program: the place of its condition, and whether the branch is taken when the condition is true."""
 
     path: str
     line: int
@@ -119,7 +119,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BranchClaim(Claim):
-    """A claim of a program, before it is known whether its launch takes the branches that it is in.
+    """A claim of a program, before it is known whether its launch takes the branches around the claim.
 
     Args:
         when: the branches around it.
@@ -128,24 +128,24 @@ class BranchClaim(Claim):
     when: tuple[Branch, ...] = ()
 
     def decided(self, *, is_taken: bool | None) -> Claim:
-        """The claim without the branches if they are taken; None: it is not known whether they are."""
+        """Return the claim without its branches if they are taken; None if that is unknown."""
         values = {item.name: getattr(self, item.name) for item in fields(Claim)}
         return Claim(**{**values, "condition": ""} if is_taken else values)
 
 
 def in_branches(claim: Claim, when: tuple[Branch, ...]) -> Claim:
-    """The claim in these branches; the same claim without any."""
+    """Return the claim in these branches; unchanged if there are none."""
     values = {item.name: getattr(claim, item.name) for item in fields(Claim)}
     return BranchClaim(**values, when=when) if when else claim
 
 
 def job_value(claims: Iterable[Claim]) -> Value:
-    """The combined value of several claims in force."""
+    """Return the combined value of several claims in force."""
     return join(claim.value for claim in claims)
 
 
 def distinct(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """The claims without repetitions of one quantity at one location."""
+    """Return the claims without repetitions of one quantity at one location."""
     seen: set[tuple[str, int, int, str]] = set()
     kept: list[Claim] = []
     for claim in claims:

@@ -21,13 +21,13 @@ _MODEL_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_pa
 
 
 def with_derived(job: Job) -> Job:
-    """The job with claims derived launch by launch."""
+    """Return the job with claims derived launch by launch."""
     for launch in job.launches:
         if launch.launcher in _TASK_STARTERS:
             job = job.with_claims(_processes_per_node_from_tasks(job, launch))
         job = job.with_claims(_processes_from_world(job, launch))
         job = job.with_claims(_processes_of_allocation(job, launch))
-        job = job.with_claims(_of_filtered_hosts(job, launch))
+        job = job.with_claims(_processes_of_filtered_hosts(job, launch))
         job = job.with_claims(_world_size(job, launch))
         job = job.with_claims(_data_parallel_size(job, launch))
     if not job.launches:
@@ -36,7 +36,7 @@ def with_derived(job: Job) -> Job:
 
 
 def _processes_of_configuration(job: Job) -> Iterator[Claim]:
-    """The same as `_processes_from_world`, for a configuration without a launch."""
+    """Yield the number of processes as `_processes_from_world` does, for a configuration without a launch."""
     world = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
     nodes = [claim for claim in job.requiring("nodes") if claim.source == "accelerate"]
     if len(world) == 1 and nodes and not job.setting("processes_per_node"):
@@ -53,21 +53,25 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     stated = job.setting("processes_per_node", launch.scope)
     # A hostfile states how many processes a node has room for; an option states how many it gets.
     if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in stated):
-        yield _derived("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
+        yield _derived_claims("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
 
 
 def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Accelerate gets the total number of processes, and starts an equal share on each machine."""
+    """Yield the number of processes per node for Accelerate, which divides the total number equally among the
+    machines.
+    """
     scope = launch.scope
     world = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
     nodes = [claim for claim in job.requiring("nodes", scope) if claim.source == "accelerate"]
     if world and nodes and not job.setting("processes_per_node", scope):
         value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
-        yield _derived("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+        yield _derived_claims("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
-    """A process for each GPU of the host is one for each that the scheduler grants there, as no others are visible."""
+    """Yield the number of processes per node for a launcher that starts one per visible GPU: the GPUs that the
+    scheduler grants.
+    """
     stated, gpus = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
     tasks = job.setting("tasks_per_node", launch.scope)
     if (
@@ -79,7 +83,7 @@ def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
         return
     value = join(claim.value for claim in gpus)
     if _counts_gpus(stated) and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
-        derived = _derived("processes_per_node", value, gpus, launch, at=stated[0])
+        derived = _derived_claims("processes_per_node", value, gpus, launch, at=stated[0])
         above = Strength.SCHEDULER if stated[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
         yield replace(derived, strength=above)
 
@@ -89,8 +93,8 @@ def _counts_gpus(claims: Sequence[Claim]) -> bool:
     return all(isinstance(each.value, Unresolved) and each.value.why == Symbol.GPU_COUNT.value for each in claims)
 
 
-def _of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
-    """DeepSpeed's ranks on the hosts and slots that its options select from the hostfile."""
+def _processes_of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
+    """Yield DeepSpeed's ranks on the hosts and slots that its options select from the hostfile."""
     filters = tuple(
         claim
         for quantity in ("included_slots", "excluded_slots", "nodes", "processes_per_node")
@@ -101,10 +105,10 @@ def _of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
     if not slots:
         return
     counts = [len(own) for own in slots.values()]
-    yield _derived("world_size", Known(sum(counts)), filters, launch)
-    yield _derived("nodes", Known(len(counts)), filters, launch)
+    yield _derived_claims("world_size", Known(sum(counts)), filters, launch)
+    yield _derived_claims("nodes", Known(len(counts)), filters, launch)
     if len(set(counts)) == 1:
-        yield _derived("processes_per_node", Known(counts[0]), filters, launch)
+        yield _derived_claims("processes_per_node", Known(counts[0]), filters, launch)
 
 
 def _share(world: Plain, nodes: Plain) -> Plain:
@@ -114,7 +118,7 @@ def _share(world: Plain, nodes: Plain) -> Plain:
 
 
 def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Nodes times ranks per node; for ranks that the scheduler starts, its tasks."""
+    """Yield nodes times ranks per node; for ranks that the scheduler starts, its tasks."""
     if job.value("ps_mode", launch.scope) == Known(True):
         return
     scope = launch.scope
@@ -124,7 +128,7 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         value = join(claim.value for claim in spawned)
         if isinstance(value, Unresolved) and (option := job.value("spawned_by_option", scope)) != value:
             value = _option_count(job, launch, str(option.value)) if isinstance(option, Known) else value
-        yield _derived("world_size", value, spawned, launch)
+        yield _derived_claims("world_size", value, spawned, launch)
         return
     tasks = job.setting("tasks", scope) if launch.launcher in _TASK_STARTERS else ()
     if tasks and job.value("controller", scope) == Known("gloo") and (slots := host_slots(job, launch)):
@@ -140,7 +144,9 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         is_open = isinstance(ranks, Unresolved) and not job.setting("world_size", scope)
         because = (*tasks, *(gpus or started))
         yield from (
-            [_derived("world_size", ranks, because, launch)] if is_open else _unless_set(job, launch, ranks, because)
+            [_derived_claims("world_size", ranks, because, launch)]
+            if is_open
+            else _unless_set(job, launch, ranks, because)
         )
         return
     if tasks:
@@ -156,7 +162,7 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
 
 
 def _option_count(job: Job, launch: Launch, name: str) -> Value:
-    """The value of the program's option of this name, or its default."""
+    """Return the value of the program's option of this name, or its default."""
     option = f"--{name.replace('_', '-')}"
     words = [(word or "?").replace("_", "-") for word in launch.arguments]
     given = [after for word, after in itertools.pairwise([*words, ""]) if word == option]
@@ -168,9 +174,9 @@ def _option_count(job: Job, launch: Launch, name: str) -> Value:
 
 
 def _unless_set(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
-    """The world size, unless a claim at least as strong already sets it (the sum of a hostfile)."""
+    """Yield the world size, unless a claim of at least the same strength sets it (the sum of a hostfile)."""
     stated = job.setting("world_size", launch.scope)
-    claim = _derived("world_size", value, because, launch)
+    claim = _derived_claims("world_size", value, because, launch)
     if stated and all(other.strength >= claim.strength for other in stated):
         return
     if isinstance(value, Unresolved) and not stated:
@@ -188,10 +194,10 @@ def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
     ]
     value = lift(_quotient, join(claim.value for claim in world), *sizes)
     if not isinstance(value, Unresolved):
-        yield _derived("data_parallel_size", value, (*world, *parts), launch)
+        yield _derived_claims("data_parallel_size", value, (*world, *parts), launch)
 
 
-def _derived(
+def _derived_claims(
     quantity: str, value: Value, because: Sequence[Claim], launch: Launch, *, sign: str = " x ", at: Claim | None = None
 ) -> Claim:
     first = at if at is not None else because[-1]
@@ -220,15 +226,15 @@ def _quotient(world: Plain, *sizes: Plain) -> Plain:
 
 
 def host_slots(job: Job, launch: Launch) -> dict[str, int]:
-    """The slots of each host, in the order of the list; empty unless every host has its own number."""
+    """Return the slots of each host, in the order of the list; empty unless every host has its own number."""
     value = job.value("hosts", launch.scope)
-    by_host = _by_host(job, launch)
+    by_host = _slots_by_host(job, launch)
     hosts = items(value)
     return {host: by_host[host] for host in hosts} if hosts and by_host.keys() >= set(hosts) else {}
 
 
 def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
-    """The slots that DeepSpeed uses on each host of its hostfile; empty if any of them is unknown.
+    """Return the slots that DeepSpeed uses on each host of its hostfile; empty if any of them is unknown.
 
     The rules are DeepSpeed's (deepspeed/launcher/runner.py): hosts keep the order of the hostfile; `--include` and
     `--exclude` name hosts or slots of them; `--num_nodes` selects the first hosts, `--num_gpus` the first slots of
@@ -237,7 +243,7 @@ def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
     if launch.launcher != "deepspeed":
         return {}
     listed = next((claim for claim in job.about("hosts", launch.scope) if claim.source == "hostfile"), None)
-    by_host = _by_host(job, launch)
+    by_host = _slots_by_host(job, launch)
     hosts = items(listed.value) if listed is not None else ()
     if not hosts or not by_host.keys() >= set(hosts) or _is_any_listed_twice(job, hosts):
         return {}
@@ -272,7 +278,7 @@ def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
     return slots
 
 
-def _by_host(job: Job, launch: Launch) -> dict[str, int]:
+def _slots_by_host(job: Job, launch: Launch) -> dict[str, int]:
     return {
         claim.scope.node: claim.value.value
         for claim in job.about("host_slots")
@@ -284,13 +290,13 @@ def _by_host(job: Job, launch: Launch) -> dict[str, int]:
 
 
 def _is_any_listed_twice(job: Job, hosts: tuple[str, ...]) -> bool:
-    """Whether the hostfile names a host twice, which DeepSpeed rejects."""
+    """Return whether the hostfile names a host twice, which DeepSpeed rejects."""
     entries = [claim.scope.node for claim in job.about("host_slots") if claim.source == "hostfile"]
     return any(entries.count(host) > 1 for host in hosts) or len(set(hosts)) < len(hosts)
 
 
 def _entries(entries: Iterable[str]) -> dict[str, list[int]]:
-    """Hosts with their slots, from `node1:0,2`; an empty list means all slots. Empty for any other string."""
+    """Return the slots of each host in `node1:0,2`; an empty list means all slots. Empty for any other string."""
     found: dict[str, list[int]] = {}
     for entry in entries:
         host, _, listed = entry.partition(":")

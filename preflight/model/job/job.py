@@ -39,7 +39,7 @@ class NoteDetail(enum.Enum):
     HJSON = "hjson"
     #: The indentation is wrong in every version of Python.
     INDENTATION = "indentation"
-    #: A file that is missing under this name is there under a similar one, or in another folder.
+    #: The missing file exists under a similar name, or in another folder.
     MISNAMED = "misnamed"
     #: The word that a carriage return changes is the value of an option.
     OPTION_VALUE = "option-value"
@@ -120,8 +120,8 @@ class Reference:
     is_elsewhere: bool = False
 
 
-#: Stands among the wrappers of a launch for an unknown program that submits it: it may add options, and expands what
-#: is quoted.
+#: Represents, among the wrappers of a launch, an unknown program that submits it: it may add options, and expands
+#: quoted text.
 SUBMISSION = "submission"
 
 
@@ -154,13 +154,12 @@ class Launch:
 
     @property
     def scope(self) -> Scope:
-        """The scope in which this launch's own claims are stated."""
+        """Return the scope in which this launch's own claims are stated."""
         return _scope_of(self.id)
 
 
 @functools.lru_cache(maxsize=1024)
 def _scope_of(launch_id: str) -> Scope:
-    """Built once for a launch, because every rule requests it."""
     return Scope(launch=launch_id)
 
 
@@ -228,7 +227,8 @@ class Job:
 
     @functools.cached_property
     def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
-        """The claims of each quantity by the launch they apply to (empty: all), with their position in the file order.
+        """Return the claims of each quantity by the launch they apply to (empty: all), with their position in the file
+        order.
 
         Every rule looks at every launch, so searching all claims each time would take quadratic time.
         """
@@ -237,16 +237,16 @@ class Job:
 
     @functools.cached_property
     def named_nodes(self) -> frozenset[str]:
-        """The nodes that some claim names; all other nodes share the same claims."""
+        """Return the nodes that some claim names; all other nodes share the same claims."""
         return frozenset(claim.scope.node for claim in self.claims) - {""}
 
     @functools.cached_property
     def _in_force(self) -> dict[tuple[str, Scope], tuple[Claim, ...]]:
-        """The results of `setting`: many rules request the same few quantities."""
+        """Return the results of `setting`: many rules request the same few quantities."""
         return {}
 
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
-        """Every claim about `quantity` that applies in `scope` (all of them without one), in file order.
+        """Return every claim about `quantity` that applies in `scope` (all of them without one), in file order.
 
         Raises UnknownQuantity for a name that no source states.
         """
@@ -261,7 +261,7 @@ class Job:
         return tuple([claim for _, claim in found if claim.scope.covers(scope)])
 
     def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """The claims that set `quantity` in `scope` and are in force there.
+        """Return the claims that set `quantity` in `scope` and are in force there.
 
         The strongest claims win, and the narrowest among these; several are returned only if branches state several.
         """
@@ -275,7 +275,7 @@ class Job:
         return found
 
     def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """The claims that need `quantity` to equal a value: for each source, the ones in force."""
+        """Return the claims that need `quantity` to equal a value: for each source, the ones in force."""
         found = self.about(quantity, scope)
         if not found:
             return ()
@@ -283,7 +283,7 @@ class Job:
         return tuple(claim for competing in by_source.values() for claim in strongest(competing))
 
     def value(self, quantity: str, scope: Scope = WHOLE_JOB) -> Value:
-        """The value of `quantity` in `scope`: from the claims that set it, otherwise from those that require it,
+        """Return the value of `quantity` in `scope`: from the claims that set it, otherwise from those that require it,
         otherwise unresolved.
         """
         claims = self.value_claims(quantity, scope)
@@ -292,16 +292,18 @@ class Job:
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """The claims that give `value`: those that set `quantity` in `scope`, otherwise those that require it."""
+        """Return the claims that give `value`: those that set `quantity` in `scope`, otherwise those that require
+        it.
+        """
         return self.setting(quantity, scope) or self.requiring(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
-        """The variables in force in `scope`, one claim per name unless branches give several."""
+        """Yield the variables in force in `scope`, one claim per name unless branches give several."""
         for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 
     def settings(self, framework: str, scope: Scope | None = None) -> Iterator[tuple[str, Claim]]:
-        """Every key of a framework's configuration that applies in `scope` (without one, all), with its claim."""
+        """Yield every key of a framework's configuration that applies in `scope` (by default all), with its claim."""
         prefix = f"setting.{framework}."
         for quantity in self._by_quantity:
             if quantity.startswith(prefix):
@@ -309,20 +311,20 @@ class Job:
                     yield quantity[len(prefix) :], claim
 
     def launch(self, launch_id: str) -> Launch:
-        """The launch with this id. Raises KeyError when there is none."""
+        """Return the launch with this id. Raises KeyError when there is none."""
         for launch in self.launches:
             if launch.id == launch_id:
                 return launch
         raise KeyError(launch_id)
 
     def with_claims(self, more: Iterable[Claim]) -> Job:
-        """The job with additional claims."""
+        """Return the job with additional claims."""
         added = tuple(more)
         if not added:
             return self
         job = replace(self, claims=(*self.claims, *added))
-        # The new job takes over the sorted claims; this one, if used again, sorts them anew. Derived claims are added
-        # launch by launch, and a copy for each would make that quadratic.
+        # The new job takes over the sorted claims; this one, if used again, sorts its own. Derived claims are added
+        # launch by launch, and a copy for each launch would take quadratic time.
         by_quantity, by_launch = self.__dict__.pop("_by_quantity", None), self.__dict__.pop("_by_launch", None)
         for place, claim in enumerate(added, start=len(self.claims)):
             if by_quantity is not None:
@@ -337,7 +339,7 @@ class Job:
 
 
 def strongest(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """The strongest of competing claims, and the narrowest of those."""
+    """Return the strongest of competing claims, and the narrowest of those."""
     kept: list[Claim] = []
     best: tuple[int, int] | None = None
     for claim in claims:

@@ -28,9 +28,9 @@ from preflight._util.usage_error import nearest
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]
 
-#: More alternatives than this are not worth following; the value becomes unresolved.
+#: Largest number of alternatives; with more, the value becomes unresolved.
 MAX_ALTERNATIVES = 16
-#: At most this many combinations of alternatives are computed, so that hostile input cannot cause an explosion.
+#: Largest number of combinations of alternatives, so that hostile input cannot cause an explosion.
 MAX_COMBINATIONS = 4096
 _REFUSED = re.compile(r"not a whole number: (?P<quote>['\"])(?P<text>.*)(?P=quote)(?:, nor .*)?")
 #: No size or count has more digits; `int` raises an error for thousands of digits.
@@ -66,8 +66,8 @@ class Unresolved:
     """The value cannot be known from the files.
 
     Args:
-        why: what it depends on, in the user's words.
-        set_by_caller: the variables that whoever submits the job sets, and that would determine the value.
+        why: the reason, in the user's words.
+        set_by_caller: the variables that the submitter of the job sets, and that would determine the value.
     """
 
     why: str
@@ -76,7 +76,7 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class Computed(Unresolved):
-    """What an expression of a program gives, before the program was followed.
+    """The result of an expression of a program, before the program was evaluated.
 
     Args:
         at: the file, and the first and last line and column of the expression, as Python's parser counts them.
@@ -98,7 +98,7 @@ MAX_NUMBER = 10**18
 
 
 def in_bounds(value: Value) -> Value:
-    """The same value; unresolved if it is, or may be, a number larger than any quantity of a job.
+    """Return the value; unresolved if it is, or may be, a number larger than any quantity of a job.
 
     Computing with numbers from a file could otherwise overflow, or take minutes over ten thousand digits.
     """
@@ -113,7 +113,7 @@ def in_bounds(value: Value) -> Value:
 
 
 def alternatives(value: Value) -> tuple[Plain, ...]:
-    """All possible values; empty when unresolved."""
+    """Return all possible values; empty when unresolved."""
     if isinstance(value, Known):
         return (value.value,)
     if isinstance(value, OneOf):
@@ -122,7 +122,7 @@ def alternatives(value: Value) -> tuple[Plain, ...]:
 
 
 def one_of(values: Iterable[Plain]) -> Value:
-    """The value that is one of `values`, in first-seen order, collapsed when they are all the same."""
+    """Return the value that is one of `values`, in first-seen order, collapsed when they are all the same."""
     seen: list[Plain] = []
     for candidate in values:
         if not any(candidate == s and type(candidate) is type(s) for s in seen):
@@ -137,7 +137,7 @@ def one_of(values: Iterable[Plain]) -> Value:
 
 
 def join(values: Iterable[Value]) -> Value:
-    """The value after branches are joined: every value that either branch could have left."""
+    """Return the value after branches are joined: every value that either branch could have left."""
     found: list[Plain] = []
     joined = list(values)
     if len(joined) == 1:
@@ -150,7 +150,7 @@ def join(values: Iterable[Value]) -> Value:
 
 
 def without_place(value: Value) -> Value:
-    """The same value where something else is computed from it."""
+    """Return the value without its place, for a value that is computed from it."""
     return Unresolved(value.why, value.set_by_caller) if isinstance(value, Computed) else value
 
 
@@ -179,7 +179,7 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
 
 
 def product(*sizes: Plain) -> Plain:
-    """The product of whole numbers, for `lift`; ValueError for anything else."""
+    """Return the product of whole numbers, for `lift`; ValueError for anything else."""
     total = 1
     for size in sizes:
         if not isinstance(size, int):
@@ -194,18 +194,20 @@ def _unresolved(error: Exception) -> Unresolved:
 
 
 def not_a_number(text: str, hint: str = "") -> Unresolved:
-    """The value of a number that is written as this string; `hint` names further forms that the reader accepts."""
+    """Return the value of a number that is written as this string; `hint` names further forms that the reader
+    accepts.
+    """
     return Unresolved(f"{_NOT_A_NUMBER}{text!r}{hint}")
 
 
-def refused_number(value: Value) -> str | None:
-    """The string that is not the number that its reader expects; None for any other value."""
+def unparsed_number(value: Value) -> str | None:
+    """Return the text of a value that its reader could not parse as a number; None for any other value."""
     found = _REFUSED.fullmatch(value.why) if isinstance(value, Unresolved) else None
     return found["text"] if found else None
 
 
 def as_int(value: Value) -> Value:
-    """The same value as whole numbers; strings such as `"8"` are converted, anything else is unresolved."""
+    """Return the value as whole numbers; strings such as `"8"` are converted, anything else is unresolved."""
     return lift(_whole_number, value)
 
 
@@ -222,35 +224,37 @@ def _whole_number(item: Plain) -> int:
 
 
 def is_whole_number(text: str) -> bool:
-    """Whether `int` accepts this string: ASCII digits, and few enough. `str.isdigit` alone also accepts `²`."""
+    """Return whether `int` accepts this string: ASCII digits of a bounded number. `str.isdigit` alone also accepts
+    `²`.
+    """
     return 0 < len(text) <= _MAX_DIGITS and text.isascii() and text.isdecimal()
 
 
 def numbers(value: Value) -> tuple[int, ...]:
-    """All possible whole numbers, with strings such as "8" converted; empty when any alternative is not one."""
+    """Return all possible whole numbers, with strings such as "8" converted; empty when any alternative is not one."""
     return tuple(n for n in alternatives(as_int(value)) if isinstance(n, int))
 
 
 def texts(value: Value) -> tuple[str, ...]:
-    """All possible strings; empty when unresolved or when any alternative is not a string."""
+    """Return all possible strings; empty when unresolved or when any alternative is not a string."""
     found = alternatives(value)
     return tuple(str(item) for item in found) if all(isinstance(item, str) for item in found) else ()
 
 
 def known_number(value: Value) -> int | None:
-    """The whole number that a value certainly is, as a number or a string; None for any other value."""
+    """Return the whole number that a value certainly is, as a number or a string; None for any other value."""
     found = numbers(value)
     return found[0] if len(found) == 1 else None
 
 
 def known_text(value: Value) -> str | None:
-    """The string that a value certainly is; None for any other value."""
+    """Return the string that a value certainly is; None for any other value."""
     found = texts(value)
     return found[0] if len(found) == 1 else None
 
 
 def items(value: Value) -> tuple[str, ...]:
-    """The items of a list as text; empty for any other value, and where several lists are possible."""
+    """Return the items of a list as text; empty for any other value, and where several lists are possible."""
     found = alternatives(value)
     return tuple(map(str, found[0])) if len(found) == 1 and isinstance(found[0], tuple) else ()
 
@@ -306,13 +310,13 @@ _EARLY = ", expanded before the tasks are started"
 
 
 def expanded_in_script(symbol: Symbol) -> str:
-    """The description of a rank that a script itself expands."""
+    """Return the description of a rank that a script itself expands."""
     return symbol.value + _EARLY
 
 
 def is_expanded_in_script(value: Value) -> bool:
-    """Whether a value is a task's rank that was expanded before the tasks started, so that all tasks get the same
-    one.
+    """Return whether a value is a task's rank that was expanded before the tasks started, so that all tasks get the
+    same value.
     """
     return isinstance(value, Unresolved) and _EARLY in value.why
 
@@ -321,20 +325,20 @@ _AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
 
 
 def with_affixes(value: Unresolved, prefix: str, suffix: str) -> Unresolved:
-    """A value composed of an unresolved one and the text directly around it."""
+    """Return a value composed of an unresolved one and the text directly around it."""
     if not prefix and not suffix:
         return value
     return replace(value, why=f"{value.why}, written as `{prefix}…{suffix}`")
 
 
 def affixes_of(value: Value) -> tuple[str, str]:
-    """The text directly before and after the unresolved part of a value; empty if there is none."""
+    """Return the text directly before and after the unresolved part of a value; empty if there is none."""
     found = _AFFIXED.search(value.why) if isinstance(value, Unresolved) else None
     return (found[1], found[2]) if found is not None else ("", "")
 
 
 def symbols_in(value: Value) -> frozenset[Symbol]:
-    """The recognised run-time values an unresolved value depends on; empty for a resolved one."""
+    """Return the recognised run-time values an unresolved value depends on; empty for a resolved one."""
     if not isinstance(value, Unresolved):
         return frozenset()
     found = {symbol for symbol in Symbol if symbol.value in value.why}
@@ -351,7 +355,7 @@ ENVIRONMENT_PREFIX = "env."
 SETTING_PREFIX = "setting."
 #: The value of a setting that is a section with keys of its own.
 SECTION = ("{...}",)
-#: Stands for each section in the value of a list of sections.
+#: Represents each section in the value of a list of sections.
 LISTED_SECTION = "{listed}"
 
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str, tuple)}
@@ -378,11 +382,13 @@ QUANTITIES: dict[str, Quantity] = {
 
 
 class UnknownQuantity(LookupError):
-    """A rule or check asked for a quantity that no source states; the message has the nearest name."""
+    """A rule or check requested a quantity that no source states; the message has the nearest name."""
 
 
 def check_known(name: str) -> None:
-    """Raise UnknownQuantity for a misspelt name; it would otherwise look like a value that the files do not state."""
+    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a value that the files do not
+    state.
+    """
     if is_known(name):
         return
     near = nearest(name, QUANTITIES)
@@ -391,7 +397,7 @@ def check_known(name: str) -> None:
 
 
 def is_known(name: str) -> bool:
-    """Whether a source may state this quantity."""
+    """Return whether a source may state this quantity."""
     return name in QUANTITIES or any(
         name.startswith(prefix) and len(name) > len(prefix) for prefix in (ENVIRONMENT_PREFIX, SETTING_PREFIX)
     )

@@ -1,4 +1,4 @@
-"""Checks that a site defines in a TOML file, and how their facts are judged. No code."""
+"""Checks that a site defines in a TOML file, and the judgement of their facts. No code."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Check:
 
 
 def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """The errors of the check at `path` of a document that its types cannot express."""
+    """Yield the errors of the check at `path` of a document that its types cannot express."""
     if not item.command or not item.command[0].strip():
         yield Problem((*path, "command"), '`command` is empty; expected a list such as ["df", "-h"]')
     elif any("\0" in word for word in item.command):
@@ -108,7 +108,7 @@ def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 
 def to_configuration(item: Check, file: str) -> SiteCheck:
-    """The check in the form of a configuration."""
+    """Return the check in the form of a configuration."""
     return SiteCheck(
         id=item.id,
         name=item.name,
@@ -132,15 +132,15 @@ def to_configuration(item: Check, file: str) -> SiteCheck:
     )
 
 
-#: Time for the agent in addition to the command's own.
+#: Time for the agent in addition to the command's own deadline.
 _STARTING_S = 2.0
 _MAX_SHOWN_LENGTH = 200
-#: A regular expression may take very long on longer text.
+#: Longest text for a regular expression, which may take very long on longer text.
 _MAX_SEARCHED_LENGTH = 64 * 1024
 
 
 def checks_of(site_checks: Iterable[SiteCheck]) -> tuple[PluginCheck, ...]:
-    """The checks that the site declared, as used in a run."""
+    """Return the checks that the site declared, as used in a run."""
     return tuple(_build_check(item) for item in site_checks)
 
 
@@ -157,7 +157,7 @@ def _build_check(item: SiteCheck) -> PluginCheck:
             )
 
     def judge(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-        return _judged(item, facts)
+        return _judge_all(item, facts)
 
     judge.__doc__ = _doc(item)
     decorate = check(
@@ -184,12 +184,12 @@ def _params(item: SiteCheck) -> dict[str, Any]:
 
 
 def _line(item: SiteCheck) -> str:
-    """The command as it can be pasted into a shell."""
+    """Return the command as it can be pasted into a shell."""
     return shlex.join(item.command)
 
 
 def _doc(item: SiteCheck) -> str:
-    """The text of `preflight explain`, under the headings of every check."""
+    """Return the text of `preflight explain`, under the headings of every check."""
     conditions = [f"its exit code is {' or '.join(map(str, item.good))}"]
     if item.output:
         conditions.append(f"its output matches {item.output}")
@@ -210,7 +210,9 @@ def _doc(item: SiteCheck) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The judgement of one node's answer: `what` is the same for nodes with the same fault, `seen` is this node's."""
+    """The judgement of one node's answer: `what` is the same for nodes with the same fault, `seen` is this node's
+    output.
+    """
 
     status: str
     what: str
@@ -218,7 +220,7 @@ class _Answer:
     expected: str = ""
 
 
-def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
+def _judge_all(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
     wanted = _params(item)
     answers: dict[str, CommandResult | Unavailable] = {}
     for row in facts.each(command):
@@ -227,7 +229,7 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
     if not answers:
         yield not_applicable(item.name, "no node was queried")
         return
-    said = {node: _of_node(item, found) for node, found in answers.items()}
+    said = {node: _judge_node(item, found) for node, found in answers.items()}
     groups = grouped((_Answer(answer.status, answer.what), node) for node, answer in said.items())
     for group, nodes in groups.items():
         first = said[nodes[0]]
@@ -242,7 +244,7 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
         for node, found in answers.items()
         if said[node].status == "pass" and isinstance(found, CommandResult)
     }
-    odd = _odd(fine) if item.agree else {}
+    odd = _minority_outputs(fine) if item.agree else {}
     if odd:
         common = Counter(found.output.strip() for node, found in fine.items() if node not in odd).most_common(1)
         seen = next(iter(odd.values()))
@@ -253,7 +255,7 @@ def _judged(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"{item.name} on {whole} nodes")
 
 
-def _of_node(item: SiteCheck, found: CommandResult | Unavailable) -> _Answer:
+def _judge_node(item: SiteCheck, found: CommandResult | Unavailable) -> _Answer:
     if isinstance(found, Unavailable):
         if found.kind == "missing" and item.absent != "unknown":
             return _Answer(item.absent, "the command does not exist", found.reason, "the command exists")
@@ -266,10 +268,10 @@ def _of_node(item: SiteCheck, found: CommandResult | Unavailable) -> _Answer:
         return _Answer(status, ended, _first_line(found), f"exit code {' or '.join(map(str, item.good))}")
     if item.output and not re.search(item.output, found.output[:_MAX_SEARCHED_LENGTH], re.MULTILINE):
         return _Answer("fault", "its output does not match", _first_line(found), f"output that matches {item.output}")
-    return _of_values(item, found) if item.values else _Answer("pass", "")
+    return _judge_values(item, found) if item.values else _Answer("pass", "")
 
 
-def _of_values(item: SiteCheck, found: CommandResult) -> _Answer:
+def _judge_values(item: SiteCheck, found: CommandResult) -> _Answer:
     try:
         document = json.loads(found.output)
     except (ValueError, RecursionError):
@@ -285,12 +287,12 @@ def _of_values(item: SiteCheck, found: CommandResult) -> _Answer:
             continue
         if not exists:
             return _Answer("unknown", f"its output has no {value.name}")
-        if (row := _tested(value, seen)) is not None:
+        if (row := _judge_value(value, seen)) is not None:
             return row
     return _Answer("pass", "")
 
 
-def _tested(value: Condition, seen: Any) -> _Answer | None:
+def _judge_value(value: Condition, seen: Any) -> _Answer | None:
     result = passes_all(value.tests, tuple(seen) if isinstance(seen, list) else seen)
     if result is None:
         return _Answer("unknown", f"{value.name} cannot be compared with the required value", _short(plain(seen)))
@@ -302,7 +304,7 @@ def _tested(value: Condition, seen: Any) -> _Answer | None:
 
 
 def _at(document: Any, path: str) -> tuple[Any, bool]:
-    """The value at `disks.0.free`, and whether it exists; tables and lists of tables do not count as values."""
+    """Return the value at `disks.0.free`, and whether it exists; tables and lists of tables do not count as values."""
     for step in path.split("."):
         if isinstance(document, Mapping) and step in document:
             document = document[step]
@@ -316,8 +318,8 @@ def _at(document: Any, path: str) -> tuple[Any, bool]:
     return document, True
 
 
-def _odd(answers: Mapping[str, CommandResult]) -> dict[str, str]:
-    """The outputs that differ from the majority; all of them if there is no majority."""
+def _minority_outputs(answers: Mapping[str, CommandResult]) -> dict[str, str]:
+    """Return the outputs that differ from the majority; all of them if there is no majority."""
     texts = {node: found.output.strip() for node, found in answers.items()}
     counts = Counter(texts.values()).most_common(2)
     if len(counts) < 2:
@@ -340,7 +342,7 @@ def _fault(item: SiteCheck, answers: _Answer, nodes: list[str], *, mild: bool) -
 
 
 def _first_line(found: CommandResult) -> str:
-    """The first line of output, otherwise of standard error."""
+    """Return the first line of output, otherwise of standard error."""
     lines = [line.strip() for text in (found.output, found.error) for line in text.splitlines() if line.strip()]
     return _short(lines[0]) if lines else ""
 

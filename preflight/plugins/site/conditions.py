@@ -39,7 +39,7 @@ class Requirements:
 
 
 def tests_of(item: Requirements) -> tuple[Test, ...]:
-    """The tests that `item` sets, in the order of `TESTS`."""
+    """Return the tests that `item` sets, in the order of `TESTS`."""
     found: list[Test] = []
     for kind in TESTS:
         value = getattr(item, kind.replace("-", "_"))
@@ -49,7 +49,7 @@ def tests_of(item: Requirements) -> tuple[Test, ...]:
 
 
 def problems_of(item: Requirements, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """The errors of the tests at `path` of a document."""
+    """Yield the errors of the tests at `path` of a document."""
     tests = tests_of(item)
     if not tests:
         yield Problem(path, f"it has no test; add one of {', '.join(TESTS)}", at_value=False)
@@ -65,7 +65,7 @@ def problems_of(item: Requirements, path: tuple[str | int, ...]) -> Iterator[Pro
 
 
 def pattern_problem(pattern: str) -> str:
-    """Why a string is not a valid regular expression; empty if it is."""
+    """Return why a string is not a valid regular expression; empty if it is."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -73,12 +73,12 @@ def pattern_problem(pattern: str) -> str:
     return ""
 
 
-#: A longer text is not matched: regular expressions may take very long on it.
+#: Longest text that is matched: regular expressions may take very long on longer text.
 _MAX_MATCHED_LENGTH = 2000
 
 
 def passes_all(tests: Sequence[Test], value: ClaimValue) -> bool | None:
-    """Whether a value passes all tests; None if one of them cannot be applied."""
+    """Return whether a value passes all tests; None if one of them cannot be applied."""
     answers = [_passes(test, value) for test in tests]
     return False if False in answers else None if None in answers else True
 
@@ -115,7 +115,9 @@ def _passes_one(test: Test, item: ClaimValue) -> bool | None:
 
 
 def _same(wanted: ClaimValue, item: ClaimValue) -> bool:
-    """Whether two values are equal to a person: the text "8" of a variable is the number 8, and "true" is true."""
+    """Return whether a person would call two values equal: the text "8" of a variable is the number 8, and "true" is
+    true.
+    """
     if isinstance(wanted, bool) or isinstance(item, bool):
         return plain(wanted).lower() == plain(item).lower()
     numbers = _number(wanted), _number(item)
@@ -134,7 +136,7 @@ def _number(value: ClaimValue) -> float | None:
 
 
 def plain(value: ClaimValue) -> str:
-    """A value as written in files."""
+    """Return a value as written in files."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

@@ -43,7 +43,7 @@ class Document:
 
 
 def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
-    """The declarations of these files, after the existing ones in `taken`.
+    """Return the declarations of these files, added to the existing ones in `taken`.
 
     Raises:
         UsageError: a file cannot be read, or has errors; all of them are listed with their locations.
@@ -62,7 +62,7 @@ def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
 
 
 def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
-    """The declarations in the text of a file called `name`; the ids and names in `taken` are in use.
+    """Return the declarations in the text of a file called `name`; the ids and names in `taken` are in use.
 
     Raises:
         UsageError: it has errors.
@@ -71,7 +71,7 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
         document = loads(text)
     except TomlError as error:
         raise UsageError(f"{name}:{error}") from None
-    read = _validated(document)
+    read = _validate(document)
     problems = read if isinstance(read, list) else list(_problems(read, taken))
     if problems or isinstance(read, list):
         positions = Positions(text)
@@ -81,7 +81,7 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
     return Site(rules, tuple(checks.to_configuration(item, name) for item in read.check))
 
 
-def _validated(document: Mapping[str, Any]) -> Document | list[Problem]:
+def _validate(document: Mapping[str, Any]) -> Document | list[Problem]:
     from pydantic import ValidationError
 
     try:
@@ -94,7 +94,7 @@ def _validated(document: Mapping[str, Any]) -> Document | list[Problem]:
 
 
 def _outside_union(error: Any) -> Any:
-    """The path without the name of a union's type at its end; the error concerns the value itself."""
+    """Return the path without the name of a union's type at its end; the error concerns the value itself."""
     location = tuple(step for step in error["loc"] if step not in ("str", "int", "float", "bool"))
     if location == error["loc"]:
         return error
@@ -102,7 +102,7 @@ def _outside_union(error: Any) -> Any:
 
 
 def _problems(read: Document, taken: Site) -> Iterator[Problem]:
-    """Errors that types alone cannot express."""
+    """Yield errors that types alone cannot express."""
     names = registry.names_of(registry.rules()) | taken.words
     if read.check:
         names |= registry.names_of(registry.checks())
@@ -134,5 +134,5 @@ def _problems(read: Document, taken: Site) -> Iterator[Problem]:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of a file of site rules and checks."""
+    """Return the JSON Schema (2020-12) of a file of site rules and checks."""
     return describe_schema(type_adapter(Document), "preflight site rules", Document, Rule, When, Check, Value)

@@ -1,4 +1,4 @@
-"""Rules that a site defines in a TOML file, and how they judge a job. No code.
+"""Rules that a site defines in a TOML file, and their judgement of a job. No code.
 
 Values that the files do not determine stay unknown: a value known only at run time, and a claim that holds in only one
 branch, are never a fault. A fault needs every alternative to break the rule.
@@ -68,7 +68,7 @@ class Rule(When):
 
 
 def problems(item: Rule, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    """The errors of the rule at `path` of a document that its types cannot express."""
+    """Yield the errors of the rule at `path` of a document that its types cannot express."""
     yield from _problems_of(item, path)
     for m, when in enumerate(item.when):
         yield from _problems_of(when, (*path, "when", m))
@@ -87,7 +87,7 @@ def _problems_of(item: When, path: tuple[str | int, ...]) -> Iterator[Problem]:
 
 
 def to_configuration(item: Rule, file: str) -> SiteRule:
-    """The rule in the form of a configuration."""
+    """Return the rule in the form of a configuration."""
     return SiteRule(
         item.id,
         item.name,
@@ -110,13 +110,13 @@ _MAX_SHOWN_LENGTH = 80
 
 
 def rules_of(site_rules: Iterable[SiteRule]) -> tuple[PluginRule, ...]:
-    """The rules that the site declared, as used in a run."""
+    """Return the rules that the site declared, as used in a run."""
     return tuple(_build_rule(item) for item in site_rules)
 
 
 def _build_rule(item: SiteRule) -> PluginRule:
     def judge(job: Job) -> Iterator[Verdict]:
-        return _judged(item, job)
+        return _judge(item, job)
 
     judge.__doc__ = _doc(item)
     return rule(
@@ -125,7 +125,7 @@ def _build_rule(item: SiteRule) -> PluginRule:
 
 
 def _doc(item: SiteRule) -> str:
-    """The text of `preflight explain`, under the headings of every rule."""
+    """Return the text of `preflight explain`, under the headings of every rule."""
     where = "; ".join(_format(condition) for condition in item.when)
     checks = _format(item.condition) + (f", where {where}" if where else "")
     paragraphs = (
@@ -144,7 +144,7 @@ def _format(condition: Condition) -> str:
     return f"{condition.name}: {format_tests(condition.tests)}"
 
 
-def _judged(item: SiteRule, job: Job) -> Iterator[Verdict]:
+def _judge(item: SiteRule, job: Job) -> Iterator[Verdict]:
     subjects: list[tuple[str, Scope, Launch | None]] = [(launch.id, launch.scope, launch) for launch in job.launches]
     met = False
     for subject, scope, launch in subjects or [(job.name, WHOLE_JOB, None)]:
@@ -175,7 +175,7 @@ class _FileValue:
         self.value: Value = Unresolved(f"the files do not state {condition.name}")
         if condition.about == "launch":
             if launch is not None:
-                self._of_launch(condition.name, launch)
+                self._launch_value(condition.name, launch)
             return
         quantity = condition.name if condition.about == "quantity" else f"env.{condition.name}"
         self.claims = job.setting(quantity, scope) or job.requiring(quantity, scope)
@@ -187,7 +187,7 @@ class _FileValue:
             if branch and not isinstance(self.value, Unresolved):
                 self.value = Unresolved(f"the branch `{' '.join(branch.split())[:80]}`")
 
-    def _of_launch(self, name: str, launch: Launch) -> None:
+    def _launch_value(self, name: str, launch: Launch) -> None:
         self.at = launch.span
         if name == "arguments":
             self.stated = bool(launch.arguments)
@@ -203,7 +203,7 @@ class _FileValue:
 
 
 def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:
-    """Whether a condition certainly holds or certainly does not; None if the files do not determine it."""
+    """Return whether a condition certainly holds or certainly does not; None if the files do not determine it."""
     seen = _FileValue(condition, job, scope, launch)
     kinds = {test.kind for test in condition.tests}
     if kinds & {"required", "forbidden"}:
@@ -230,21 +230,21 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
     if not seen.stated or seen.at is None:
         return None
     if "forbidden" in kinds:
-        return fault(f"{_shown(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
+        return fault(f"{_format_seen(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
     if isinstance(seen.value, Unresolved):
         return unknown(subject, f"{condition.name} is not determined: {seen.value.why}", at=seen.at)
     answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
     if all(passed is False for passed in answers):
         expected = format_tests(condition.tests)
-        stated = f"{_shown(seen)}; expected {condition.name}: {expected}. {item.message}"
+        stated = f"{_format_seen(seen)}; expected {condition.name}: {expected}. {item.message}"
         return fault(stated, at=seen.at, also=seen.claims[1:])
     if any(passed is None for passed in answers):
-        return unknown(subject, f"{_shown(seen)} cannot be compared with the rule's value", at=seen.at)
+        return unknown(subject, f"{_format_seen(seen)} cannot be compared with the rule's value", at=seen.at)
     return passed(subject)
 
 
-def _shown(seen: _FileValue) -> str:
-    """The user's text, followed by its value if that differs."""
+def _format_seen(seen: _FileValue) -> str:
+    """Return the user's text, followed by its value if that differs."""
     values = " or ".join(plain(value) for value in alternatives(seen.value))
     if not seen.claims:
         return f"`{_short(values)}`"

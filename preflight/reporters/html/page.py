@@ -57,7 +57,7 @@ def page_of(report: Report) -> Page:
     """Build the page of a report. Pure: the same report gives the same page."""
     verdict = verdict_view(report)
     steps, more_steps = first_steps(report)
-    findings = _numbered(tuple(finding_view(finding) for finding in report.findings))
+    findings = _unique_anchors(tuple(finding_view(finding) for finding in report.findings))
     nodes = nodes_view(report)
     of_nodes = nodes is not None
     drawings = drawings_of([e for e in report.charts if not (of_nodes and e.id == NODE_CHART)])
@@ -85,7 +85,7 @@ def page_of(report: Report) -> Page:
         coverage=report.coverage,
         unchecked=tuple(group for group in unchecked_groups(report) if group.entries),
         checked=tuple(group for group in checked_groups(report) if group.entries),
-        suppressed=_numbered(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
+        suppressed=_unique_anchors(tuple(finding_view(finding) for finding in report.suppressed), "suppressed-"),
         notes=tuple(_notes(report)),
         files=tuple(
             Fact(file.path, f"{file.kind}, {format_number(file.size_bytes, 'bytes')}") for file in report.inputs
@@ -99,7 +99,7 @@ def page_of(report: Report) -> Page:
     )
 
 
-def _numbered(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
+def _unique_anchors(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
     """Make all anchors unique: a file may contain the same faulty line twice."""
     seen: Counter[str] = Counter()
     found = []
@@ -118,7 +118,9 @@ def _job(report: Report) -> str:
 
 
 def _faulty_job(report: Report) -> str:
-    """The job with the worst finding, if it is one of several: a tab or a list of files shows only the title."""
+    """Return the job with the worst finding if there are several jobs: a browser tab or a list of files shows only the
+    title.
+    """
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
     if not names or len(report.jobs) < 2:
@@ -293,12 +295,12 @@ _STYLE, _SCRIPT = "report.css", "report.js"
 
 
 def written(page: Page) -> bytes:
-    """Return the page as one UTF-8 file."""
+    """Return the page as the bytes of one UTF-8 file."""
     return rendered("page.html", page=page)
 
 
 def rendered(template: str, **values: Any) -> bytes:
-    """Return a template filled in, with our style, script and policy, as UTF-8."""
+    """Render a template with our style, script and policy, as UTF-8."""
     style, script = static_text(_STYLE), static_text(_SCRIPT)
     # Our own files: the only content that is not escaped.
     own = {"style": Markup(style), "script": Markup(script), "policy": _policy(style, script)}
@@ -336,12 +338,12 @@ def stylesheet() -> str:
 
 @functools.cache
 def environment(*packages: str) -> Environment:
-    """Return what fills in our templates; everything is escaped.
+    """Return the Jinja environment that renders our templates and escapes every value.
 
     Args:
         packages: packages whose `templates` folder is searched before ours.
     """
-    environment = _environment((*packages, str(__package__)), autoescape=True, finalize=_shown)
+    environment = _environment((*packages, str(__package__)), autoescape=True, finalize=_strip_values)
     environment.filters["prose"] = prose
     environment.filters["breakable"] = breakable
     environment.filters["whole_options"] = whole_options
@@ -352,7 +354,7 @@ def environment(*packages: str) -> Environment:
 
 @functools.cache
 def text_templates(package: str, name: str) -> Template:
-    """Return a template of plain text from the folder `templates` of a package; it escapes nothing by itself."""
+    """Return a plain-text template from the folder `templates` of a package, without escaping."""
     return _environment((package,)).get_template(name)
 
 
@@ -370,7 +372,7 @@ def _environment(packages: Sequence[str], **options: Any) -> Environment:
     )
 
 
-def _shown(value: Any) -> Any:
+def _strip_values(value: Any) -> Any:
     """Remove control characters from every text, whatever a file, a node or a recording contains."""
     if isinstance(value, (Markup, int, float)) or value is None:
         return value
@@ -379,7 +381,7 @@ def _shown(value: Any) -> Any:
 
 
 def prose(text: str) -> Markup:
-    """Show text between backticks as code; with an odd number of backticks the text is unchanged."""
+    """Show text between backticks as code. Text with an odd number of backticks is unchanged."""
     pieces = clean(text, keep_newlines=True).split("`")
     if len(pieces) % 2 == 0:
         return escape("`".join(pieces))
@@ -400,7 +402,7 @@ def whole_options(text: str) -> Markup:
 
 
 def breakable(text: str) -> Markup:
-    """Allow line breaks after the commas of long text: ranges of nodes contain no spaces."""
+    """Allow line breaks after commas: folded node names contain no spaces."""
     if len(text) <= _SHORT:
         return escape(clean(text, keep_newlines=True))
     return Markup(",<wbr>").join(clean(text, keep_newlines=True).split(","))
@@ -412,7 +414,6 @@ def shortened(text: str) -> str:
 
 
 def _template(packages: Sequence[str], name: str) -> str | None:
-    """Return the source of a template from the first of these packages that has it."""
     for package in packages:
         found = resources.files(package) / "templates" / name
         if found.is_file():

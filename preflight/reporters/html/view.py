@@ -30,7 +30,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """The verdict: `kind` selects colour and sign, `word` and `sentence` give it, `counts` are its numbers."""
+    """The verdict: `kind` selects colour and sign, `word` and `sentence` state it, `counts` are its numbers."""
 
     kind: str
     word: str
@@ -118,7 +118,7 @@ class FindingView:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of a list: what, its subject, the reason, and the location in a file."""
+    """A list entry: name, subject, reason, and location in a file."""
 
     what: str
     subject: str = ""
@@ -237,18 +237,18 @@ def by_rule(findings: Sequence[FindingView]) -> TableView:
 
 
 def anchor_of(finding: Finding) -> str:
-    """Return the anchor of a finding. It is the same in the next run as long as the fault is the same."""
+    """Return the anchor of a finding. Later runs give the same anchor as long as the fault is unchanged."""
     # A fingerprint may come from a plugin, and an anchor must be one word.
     return "f-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{finding.id}-{finding.fingerprint}")
 
 
 def commands_of(finding: Finding) -> tuple[CommandView, ...]:
-    """Return the commands that apply the remedy."""
+    """Return the commands that apply the finding's remedy."""
     return tuple(CommandView(command.line, fold_nodes(command.nodes)) for command in finding.commands)
 
 
 def first_commands(finding: Finding) -> tuple[CommandView, ...]:
-    """Return the command to run first: one that fixes the finding, else one that shows its cause, if there is any."""
+    """Return the commands to run first: those that fix the finding, otherwise those that show its cause."""
     if finding.fix is not None:
         return (CommandView(_fix_command(finding.fix)),)
     looks = (CommandView(item.command, item.node) for item in finding.evidence if item.command)
@@ -256,7 +256,7 @@ def first_commands(finding: Finding) -> tuple[CommandView, ...]:
 
 
 def place_of(location: Location, message: str = "") -> Place:
-    """Build the line of a location, split at its mark. A note that only repeats the message is left out."""
+    """Build the line of a location, split at its mark. A note that repeats the message is left out."""
     text = location.snippet
     start = max(0, min(location.column - 1, len(text)))
     end = min(location.end_column - 1, len(text)) if location.end_line == location.line else len(text)
@@ -275,7 +275,6 @@ def _fix(fix: Fix, locations: Sequence[Location]) -> FixView:
 
 
 def _change(edit: Edit, line: str) -> Change:
-    """Build the edited piece, within its line if the line is known and still contains the expected text."""
     where = f"{edit.path}:{edit.line}"
     start = edit.column - 1
     old, new = edit.expected.rstrip("\n"), edit.replacement.rstrip("\n")
@@ -306,18 +305,18 @@ def nodes_view(report: Report) -> NodesView | None:
     hosts = hosts_of(report)
     named = (("not fit", hosts.failing), ("unknown", hosts.unknown), ("fit", hosts.passing))
     summary = tuple(Fact(f"{len(names)} {state}", fold_nodes(names)) for state, names in named if names)
-    return NodesView(_linked(table_view(_table(report, hosts)), report), summary, starts_of(report, hosts))
+    return NodesView(_link_table(table_view(_table(report, hosts)), report), summary, starts_of(report, hosts))
 
 
 def starts_of(report: Report, hosts: Hosts) -> tuple[Start, ...]:
-    """Return how to start without the nodes that are not fit. A result that begins with an option is not a command by
-    itself.
+    """Return the commands that start the job without the nodes that are not fit.
+
+    Text that begins with an option is not a command by itself.
     """
     return tuple(Start(start, not start.startswith("-")) for start in starts_without(report, hosts))
 
 
 def _table(report: Report, hosts: Hosts) -> Table:
-    """Build the table of all nodes, with the columns of the chart about nodes."""
     more = next((e for e in report.charts if e.id == NODE_CHART and isinstance(e, Table)), None)
     # The columns before these say how a node was reached.
     kept = [number for number, column in enumerate(more.columns) if column.name not in _REACHED] if more else []
@@ -341,7 +340,7 @@ def _own_columns(nodes: Sequence[NodeRecord]) -> list[Column]:
 
 
 def _pythons_differ(nodes: Sequence[NodeRecord]) -> bool:
-    """Return whether agents run under different Pythons, which is worth a column."""
+    """Return whether agents run under different Pythons, which deserves a column."""
     return len({record.python for record in nodes if record.python}) > 1
 
 
@@ -378,7 +377,7 @@ def _findings(findings: Sequence[Finding]) -> dict[str, list[str]]:
     return found
 
 
-def _linked(table: TableView, report: Report) -> TableView:
+def _link_table(table: TableView, report: Report) -> TableView:
     """Add signs of states to the table, and link its ids to the findings."""
     anchors = {finding.id: anchor_of(finding) for finding in reversed(report.findings)}
     return replace(
@@ -402,7 +401,7 @@ _MAX_ENTRIES = 400
 
 
 def unchecked_groups(report: Report) -> Iterator[Group]:
-    """What was not checked or not decided, and why."""
+    """Yield what was not checked or not decided, with the reasons."""
     required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     others = [outcome for outcome in report.coverage.unknown_outcomes if not outcome.required]
     note = "The verdict cannot be go until these are decided."
@@ -413,15 +412,19 @@ def unchecked_groups(report: Report) -> Iterator[Group]:
     yield _group("Optional checks that could not be decided", _unknown(others), note)
     broken = (Entry(f"{item.where} of {item.plugin}", why=item.why) for item in report.coverage.broken)
     yield _group("Plugins that failed", broken, is_open=True)
-    notes = (Entry(note.span.path, why=note.message, where=_at(note.span)) for job in report.jobs for note in job.notes)
+    notes = (
+        Entry(note.span.path, why=note.message, where=_position_text(note.span))
+        for job in report.jobs
+        for note in job.notes
+    )
     yield _group("Files that were read only in part", dict.fromkeys(notes))
     yield _group("Notes on waivers and comments", _notes(report))
     skipped_rules = [outcome for outcome in report.outcomes if outcome.status is Status.NOT_APPLICABLE]
-    yield replace(_group("Not applicable to this job", _by_rule(skipped_rules)), bulk=True)
+    yield replace(_group("Not applicable to this job", _group_by_rule(skipped_rules)), bulk=True)
 
 
 def checked_groups(report: Report) -> Iterator[Group]:
-    """What passed, by the stage of the run."""
+    """Yield what passed, grouped by stage."""
     for stage, title in _STAGES.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
         what = "rule" if stage == "lint" else "check"
@@ -445,11 +448,11 @@ def _unknown(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
     for same in by_reason(outcomes):
         names = ", ".join(dict.fromkeys(f"{outcome.id} {outcome.name}" for outcome in same))
         subjects = fold_nodes(tuple(dict.fromkeys(outcome.subject for outcome in same)))
-        places = dict.fromkeys(_at(place) for outcome in same for place in outcome.locations[:1])
+        places = dict.fromkeys(_position_text(place) for outcome in same for place in outcome.locations[:1])
         yield Entry(names, subjects, same[0].reason, ", ".join(places), subjects)
 
 
-def _by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
+def _group_by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
     ordered = sorted(outcomes, key=lambda outcome: outcome.id)
     same = grouped(((outcome.id, outcome.name, outcome.reason), outcome.subject) for outcome in ordered)
     for (id, name, reason), subjects in same.items():
@@ -458,12 +461,12 @@ def _by_rule(outcomes: Sequence[Outcome]) -> Iterator[Entry]:
 
 def _notes(report: Report) -> Iterator[Entry]:
     for note in report.coverage.suppression_notes:
-        yield Entry(note.message, where=_at(note.location) if note.location else "")
+        yield Entry(note.message, where=_position_text(note.location) if note.location else "")
     for idle, why in unused_comment_reasons(report):
         yield Entry(f"suppresses {why}", where=f"{idle.path}:{idle.span.line}")
     for gone in report.coverage.unused_baseline:
         yield Entry(f"{gone.id} of the baseline no longer occurs", why=gone.message, where=gone.path)
 
 
-def _at(place: Location | Span) -> str:
+def _position_text(place: Location | Span) -> str:
     return f"{place.path}:{place.line}"

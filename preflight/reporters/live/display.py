@@ -1,6 +1,6 @@
 """Shows the progress of a run, and derives its state from its steps: stages with their times, nodes, phases of ranks.
 
-Nothing here writes. The live table and the log of a pipe both use it.
+This module writes nothing itself. Both the live table and the log of a pipe use it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_WAITED_FOR = 16
 
 @dataclass
 class Stage:
-    """The state of one stage. Times are those of the watcher's clock; `ends_s` is when it will be cut off."""
+    """The state of one stage. Times are those of the watcher's clock; `ends_s` is the deadline."""
 
     name: str
     began_s: float | None = None
@@ -188,7 +188,7 @@ def _ranges(indices: Sequence[str]) -> str:
 
 #: Shortest time between two log lines about a running stage.
 LOG_EVERY_S = 5.0
-#: Number of notes of one stage that a file gets: each of a thousand silent nodes has one.
+#: Largest number of notes per stage in a log: each of a thousand silent nodes has a note.
 _MAX_NOTES = 10
 Clock = Callable[[], float]
 
@@ -233,8 +233,8 @@ def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool)
 
 
 class _Log:
-    """Progress for a file or a pipe: a line when a stage begins, its first notes, and from time to time what is still
-    running.
+    """Writes progress to a file or a pipe: a line when a stage begins, its first notes, and the running stages at
+    intervals.
     """
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
@@ -260,7 +260,7 @@ class _Log:
                 self._write(f"  {line}")
 
     def _note(self, step: Step) -> None:
-        """Print a note; after some of one stage only that there are more, which the report lists."""
+        """Print a note. After the first few of a stage, print only that more follow."""
         self._notes[step.stage] += 1
         if self._notes[step.stage] <= _MAX_NOTES:
             self._write(f"  {clean(step.note)}")
@@ -288,7 +288,6 @@ class _Log:
 
 
 def _running_line(stage: Stage, now_s: float) -> list[str]:
-    """Return the log line about a running stage."""
     if stage.members:
         return stage.by_phase()
     text = ", ".join(filter(None, (stage.progress_text(), stage.time(now_s))))
@@ -297,7 +296,7 @@ def _running_line(stage: Stage, now_s: float) -> list[str]:
 
 
 class _DelayedProgress:
-    """Forwards steps to another receiver only once the run has taken so long that the user needs to see progress."""
+    """Forwards steps to another receiver once a run has taken so long that the user needs to see progress."""
 
     def __init__(self, make: Callable[[], _Log | LiveTable], after_s: float, clock: Clock, *, threads: bool) -> None:
         self._make = make
@@ -327,7 +326,7 @@ class _DelayedProgress:
                 self._create_watcher()
 
     def _create_watcher(self) -> _Log | LiveTable:
-        """Create the receiver and pass it the held-back steps. Most runs end sooner and never need one."""
+        """Create the receiver and pass it the held-back steps. Most runs end before this is necessary."""
         watcher = self._watcher = self._watcher or self._make()
         held, self._held = self._held, []
         for step in held:
@@ -335,7 +334,6 @@ class _DelayedProgress:
         return watcher
 
     def close(self) -> None:
-        """Close the receiver, if it was created."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:

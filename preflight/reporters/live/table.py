@@ -33,10 +33,9 @@ _PLAIN_SPINNER = "|/-\\"
 
 
 class _Console(Console):
-    """A console that lets a run continue if its terminal is gone; the library's own would end the process."""
+    """A console that lets a run continue if the terminal is gone; Rich's own console would end the process."""
 
     def on_broken_pipe(self) -> None:
-        """Stop writing."""
         self.quiet = True
 
 
@@ -88,7 +87,7 @@ class LiveTable:
             if self._live is not None:
                 self._live.stop()
         except (OSError, ValueError, IndexError):
-            # The terminal is gone, perhaps so early that nothing was started.
+            # The terminal is gone, perhaps before anything was started.
             pass
 
     def _started(self) -> Live:

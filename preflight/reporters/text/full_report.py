@@ -33,10 +33,10 @@ from preflight.reporters.text.groups import (
     compared_with,
     count,
     counted,
+    differs_only_in_node,
     fixable,
     fold_evidence,
     numbered,
-    says_the_same,
     undecided,
     unknown_sizes,
     unread_inputs,
@@ -50,7 +50,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Sheet:
-    """A page that is built line by line."""
+    """A page under construction."""
 
     def __init__(self, style: Style) -> None:
         self.style = style
@@ -137,7 +137,7 @@ _MAX_REASONS = 5
 
 
 def page(report: Report, style: Style) -> str:
-    """Return the report as text, with ANSI colours if `style` asks for them."""
+    """Return the report as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     Page(sheet, report).print()
     return sheet.text()
@@ -169,7 +169,6 @@ class Page:
         self.verdict()
 
     def _findings(self) -> None:
-        """Print the findings worst first; grouped by file if several files have findings."""
         listed = self._report.findings
         by_file = grouped((item.locations[0].path if item.locations else "", item) for item in listed)
         for path, findings in by_file.items():
@@ -230,7 +229,7 @@ class Page:
             self._sheet.line(line)
 
     def injected_fault(self) -> None:
-        """Print that a fault was injected, so that the result is not mistaken for a verdict about the nodes."""
+        """Print that a fault was injected, so that nobody mistakes the result for a verdict about the nodes."""
         fault = self._report.run.smoke_options.injected_fault
         if fault is None:
             return
@@ -245,7 +244,7 @@ class Page:
         self._sheet.line()
 
     def _origin(self, origin: Origin) -> None:
-        """Print where the list of nodes comes from, and why this executor was chosen."""
+        """Print the source of the list of nodes, and the reason for the choice of executor."""
         if origin.problem:
             self._sheet.wrapped(f"no nodes: {clean(origin.problem)}", indent=0, hanging=2)
         because = f"; {self._report.run.executor} because {clean(origin.because)}" if origin.because else ""
@@ -254,7 +253,7 @@ class Page:
             self._sheet.wrapped(clean(note), indent=2)
 
     def finding(self, finding: Finding, others: Sequence[Finding] = ()) -> None:
-        """Print one finding with its locations, evidence and remedy, and in short the `others` that are like it."""
+        """Print one finding with its locations, evidence and remedy, followed by a short form of similar findings."""
         head = Text()
         head.append(finding.severity.value, style=SEVERITIES[finding.severity])
         head.append(f"[{finding.id}] {finding.name}", style="bold")
@@ -276,8 +275,8 @@ class Page:
         self._sheet.line()
 
     def _others(self, finding: Finding, others: Sequence[Finding]) -> None:
-        """Print the nodes of which the same is true, and the message of each where the numbers differ."""
-        same = [other.nodes[0] for other in others if says_the_same(finding, other)]
+        """Print the nodes with the same finding, and each message whose numbers differ."""
+        same = [other.nodes[0] for other in others if differs_only_in_node(finding, other)]
         if same:
             self._sheet.wrapped(f"the same on {count(len(same), 'more node')}: {fold_nodes(same)}", style="bold")
         for other in others:
@@ -286,7 +285,7 @@ class Page:
 
     @staticmethod
     def commands(sheet: Sheet, finding: Finding) -> None:
-        """Print the commands to paste, one per line, each after the nodes to run it on."""
+        """Print the commands to paste, one per line. The nodes that run a command precede it."""
         where = ""
         for command in finding.commands:
             is_quoted = f"  run on {fold_nodes(command.nodes)}:" if command.nodes else "  run:"
@@ -343,7 +342,7 @@ class Page:
                 )
 
     def hosts(self) -> None:
-        """Print which nodes to exclude, and how, if some are fit and others are not."""
+        """If only some nodes are fit, print which to exclude, and how."""
         hosts = hosts_of(self._report)
         if not hosts.failing or not (hosts.passing or hosts.unknown):
             return
@@ -355,7 +354,7 @@ class Page:
             self._sheet.line(Text(f"  without them: {clean(start)}"))
 
     def avoided(self, *, sources: bool = True) -> None:
-        """Print the cost that this verdict avoided; with `sources`, also the source of each number."""
+        """Print the cost that this verdict avoided; if `sources` is true, also the source of each number."""
         found = self._report.avoided_cost
         if found is None:
             return
@@ -392,7 +391,7 @@ class Page:
         if fault is not None:
             line = Text("FAULT INJECTED ", style="bold magenta") + line
         line.append(f"  {', '.join(parts) or 'nothing found'}", style="none")
-        line.append(f"; {_examined(report)}", style="none")
+        line.append(f"; {_subject_text(report)}", style="none")
         line.append(unknown_sizes(report), style="none")
         line.append(compared_with(report), style="none")
         if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
@@ -407,8 +406,8 @@ class Page:
         self._sheet.line(line)
 
 
-def _examined(report: Report) -> str:
-    """Return what the verdict is about: the files of jobs, or nodes without a job."""
+def _subject_text(report: Report) -> str:
+    """Return the subject of the verdict: the files of jobs, or nodes without a job."""
     if report.run.verb == NODES:
         return count(len(report.nodes), "node")
     return f"{count(len(report.inputs), 'file')} in {count(len(report.jobs), 'job')}"
@@ -417,7 +416,7 @@ def _examined(report: Report) -> str:
 def _window(location: Location, width: int) -> tuple[str, int, int]:
     """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the caret's length.
 
-    The unit is cells, not characters: a wide character takes two, a combining character none, an escape four.
+    The unit is cells, not characters: a wide character occupies two, a combining character none, an escape four.
     """
     width = max(width, 20)
     shown = [clean(character) for character in location.snippet]
@@ -425,7 +424,7 @@ def _window(location: Location, width: int) -> tuple[str, int, int]:
     start = min(location.column - 1, len(shown))
     end = min(location.end_column - 1, len(shown)) if location.end_line == location.line else len(shown)
     end = max(end, start)
-    # Leading spaces only take room: keep two of them.
+    # Leading spaces waste room: keep two of them.
     blank = len(location.snippet) - len(location.snippet.lstrip())
     left = max(0, min(blank, start) - 2)
     room = width - 2
@@ -447,9 +446,9 @@ def _window(location: Location, width: int) -> tuple[str, int, int]:
     return cut_before + "".join(shown[left:right]) + cut_after, caret, marked
 
 
-#: Number of undecided checks that are listed before the rest is counted.
+#: Largest number of undecided checks that are listed; the others are counted.
 _MAX_LISTED = 12
-#: Number of folders with left-out files that are named.
+#: Largest number of folders with left-out files that are named.
 _MAX_FOLDERS = 3
 #: Suppressions that apply to many findings at once.
 _IN_BULK = (BASELINE, SINCE, FILE_IGNORES)
@@ -461,16 +460,15 @@ PASSED = {"lint": "in the files", "node": "on the nodes", "link": "between nodes
 
 def print_coverage(sheet: Sheet, report: Report) -> None:
     """Print everything between the findings and the verdict."""
-    _suppressed(sheet, report)
-    _undecided(sheet, report)
+    _print_suppressed(sheet, report)
+    _print_undecided(sheet, report)
     if sheet.style.verbosity > 1:
         _other_outcomes(sheet, report)
-    _passed(sheet, report)
+    _print_passed(sheet, report)
     _left_out_files(sheet, report)
 
 
 def _left_out_files(sheet: Sheet, report: Report) -> None:
-    """Print the files that were skipped: one line per reason, with -v all folders."""
     by_reason = grouped((item.reason, item) for item in report.coverage.left_out)
     for reason, same in by_reason.items():
         files = sum(item.files for item in same)
@@ -481,7 +479,7 @@ def _left_out_files(sheet: Sheet, report: Report) -> None:
         sheet.wrapped(f"left out: {least}{count(files, 'file')} in {folders}{rest} ({reason})", indent=0, hanging=2)
 
 
-def _suppressed(sheet: Sheet, report: Report) -> None:
+def _print_suppressed(sheet: Sheet, report: Report) -> None:
     # Individual suppressions are listed; bulk ones are counted.
     everything = sheet.style.verbosity > 0
     single = [finding for finding in report.suppressed if finding.suppressed_by not in _IN_BULK]
@@ -504,7 +502,7 @@ def _suppressed(sheet: Sheet, report: Report) -> None:
         sheet.note(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
 
 
-def _undecided(sheet: Sheet, report: Report) -> None:
+def _print_undecided(sheet: Sheet, report: Report) -> None:
     for note in unread_inputs(report)[:_MAX_LISTED]:
         sheet.wrapped(f"not judged: {clean(note.message)}", indent=0, hanging=2)
     unknown_outcomes = report.coverage.unknown_outcomes
@@ -533,7 +531,7 @@ def _undecided(sheet: Sheet, report: Report) -> None:
     sheet.line()
 
 
-def _passed(sheet: Sheet, report: Report) -> None:
+def _print_passed(sheet: Sheet, report: Report) -> None:
     for stage, title in PASSED.items():
         here = [o for o in report.outcomes if o.stage == stage and o.status is Status.PASS]
         if not here:
@@ -553,7 +551,7 @@ def _passed(sheet: Sheet, report: Report) -> None:
 
 
 def _skipped_stages(sheet: Sheet, report: Report) -> None:
-    """Print that a whole stage does not apply, because readers expect it."""
+    """Print the stages that do not apply to the job, because readers expect them."""
     if not any(outcome.status is Status.PASS for outcome in report.outcomes):
         return
     for stage, what in _NOT_APPLICABLE.items():

@@ -17,10 +17,10 @@ from preflight.plugins.installed import declared_by
 
 #: Number of observations shown per finding.
 _MAX_EVIDENCE = 8
-#: Number of idle comments that are named, each with this many of its rules.
+#: Largest number of unused comments that are listed, and of rules listed for each.
 _MAX_UNUSED = 50
 _MAX_NAMES = 20
-#: So many findings that say the same about different nodes are shown as one.
+#: Smallest number of findings with the same message about different nodes that are shown as one.
 _MIN_ALIKE = 3
 _NUMBER = re.compile(r"\d[\d.,]*")
 
@@ -90,9 +90,9 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings that differ only in their nodes, in the order of their first; numbers may differ.
+    """Group the findings that differ only in their nodes, ordered by the first finding of each group.
 
-    A group of fewer than `_MIN_ALIKE` is split: so few are easier to read one by one.
+    Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` is split: so few are easier to read separately.
     """
     groups = grouped(
         (number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), finding)
@@ -105,13 +105,15 @@ def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     return sorted(found, key=lambda group: order[id(group[0])])
 
 
-def says_the_same(one: Finding, other: Finding) -> bool:
-    """Whether two findings of one node each differ only in the node."""
+def differs_only_in_node(one: Finding, other: Finding) -> bool:
+    """Return whether two findings about one node each differ only in the node."""
     return _without_node(one) == _without_node(other)
 
 
 def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> tuple[object, ...]:
-    """The message of a finding of one node, with the node, and with `numbers`, replaced by a placeholder."""
+    """Return a comparison key of a finding about one node, with placeholders for the node and for matches of
+    `numbers`.
+    """
     node = re.compile(rf"(?<![\w-]){re.escape(finding.nodes[0])}(?![\w-])")
 
     def plain(text: str) -> str:
@@ -143,7 +145,7 @@ def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
 
 
 def _why_unused(names: Sequence[str], judged: Container[str], report: Report) -> str:
-    """Return why a comment suppressed nothing; empty if its rule did not run."""
+    """Return the reason why a comment suppressed nothing; empty if its rule did not run."""
     if not names:
         return "nothing because it names no rule; write `# preflight: ignore[ID] reason`"
     if any(name.upper() in judged or name.lower() in judged for name in names):
@@ -164,7 +166,7 @@ def by_reason(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def by_area(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
-    """Group outcomes by area, with the area's title if its pack gives one."""
+    """Group outcomes by area. Each group starts with the area's title if its pack defines one."""
     # Lint has no checks, so their pack need not be imported.
     has_checks = any(outcome.stage != "lint" for outcome in outcomes)
     titles = registry.areas() if has_checks else registry.areas(registry.RULES)
@@ -174,13 +176,13 @@ def by_area(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
 
 
 def numbered(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return `BAT001 deepspeed-batch-product-mismatch (3)`: each rule, with the number of subjects that passed."""
+    """Return `BAT001 deepspeed-batch-product-mismatch (3)`: each rule with the number of subjects that passed."""
     numbers = Counter((outcome.id, outcome.name) for outcome in outcomes)
     return [f"{id} {name}" + (f" ({number})" if number > 1 else "") for (id, name), number in numbers.items()]
 
 
 def why_not_judged(report: Report) -> str:
-    """The reason why the job was not judged, and the findings in its files."""
+    """Return the reason why the job was not judged, and the findings in its files."""
     since = report.configuration.since
     if since is not None and since.unchanged_jobs and not report.jobs:
         return f"the change since {clean(since.revision)} touches none of {count(since.unchanged_jobs, 'job')}"
@@ -194,9 +196,7 @@ def why_not_judged(report: Report) -> str:
 
 
 def unknown_sizes(report: Report) -> str:
-    """Return the number of launches with an unknown number of ranks, as a part of the headline; empty if there are
-    none.
-    """
+    """Return the part of the headline about launches with an unknown number of ranks; empty if there are none."""
     understood = report.understood
     number = understood.worlds_symbolic + understood.worlds_unknown
     if not number:
@@ -207,7 +207,9 @@ def unknown_sizes(report: Report) -> str:
 
 
 def compared_with(report: Report) -> str:
-    """Return the earlier version that the report compares with, as a part of the headline; empty if there is none."""
+    """Return the part of the headline about the earlier version that the report is compared with; empty if there is
+    none.
+    """
     since = report.configuration.since
     if since is None or not report.jobs:
         return ""

@@ -22,11 +22,11 @@ from preflight.reporters.text.groups import alike, count, counted, undecided, un
 
 #: Largest number of rows of a summary, however high the screen is.
 _MAX_ROWS = 40
-#: The prompt takes one row.
+#: The prompt occupies one row.
 _FOR_THE_PROMPT = 1
-#: Number of undecided required checks that are named.
+#: Largest number of undecided required checks that are listed.
 _MAX_UNDECIDED = 3
-#: A path in fewer cells than this is useless.
+#: Smallest number of cells for a useful path.
 _MIN_LOCATION_WIDTH = 8
 #: Levels of detail of a group: lines of its message, lines of its remedy, and whether its commands are shown; None
 #: means everything.
@@ -84,7 +84,7 @@ def _head_lines(report: Report, style: Style) -> list[str]:
 
 
 def _group_lines(report: Report, style: Style, room: int) -> list[str]:
-    """Return a line for each group, then as much more of each as fits, starting with the worst."""
+    """Return a line for each group, then as many details of each as fit, starting with the worst."""
     groups = _groups(report.findings)
     shown = groups if len(groups) <= max(room, 1) else groups[: max(room - 1, 1)]
     parts = [_group(group, report, style, 0) for group in shown]
@@ -144,7 +144,7 @@ def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]
 
 
 def _locations_text(findings: Sequence[Finding], room: int) -> str:
-    """Return the nodes of all findings, otherwise their locations, grouped by file; as many as fit."""
+    """Return the nodes of all findings, otherwise their locations grouped by file, as many as fit into `room` cells."""
     nodes = tuple(dict.fromkeys(node for finding in findings for node in finding.nodes))
     if nodes:
         return f"on {fold_nodes(nodes)}"
@@ -169,7 +169,7 @@ def _shorten_path(place: str, room: int) -> str:
 
 
 def _foot_lines(report: Report, style: Style) -> list[str]:
-    """Return the coverage and the verdict, in a line or two each, and how to see the rest."""
+    """Return the coverage and the verdict in one or two lines each, and how to see the rest."""
 
     def write(sheet: Sheet) -> None:
         page = Page(sheet, report)
@@ -220,7 +220,8 @@ def _coverage(sheet: Sheet, report: Report) -> None:
 
 
 def concise(report: Report, style: Style) -> str:
-    """Render `path:line:col: error[ID] message` for each finding, with node names if it has no location in a file.
+    """Render `path:line:col: error[ID] message` for each finding. A finding without a location in a file starts with
+    its nodes.
 
     Undecided required checks follow as `unknown[ID]`, since they affect the verdict too. The last line is the verdict,
     after `preflight:`.

@@ -1,7 +1,8 @@
 """Reads objects from the API server, and controls an AdmissionCheck of Kueue: a job starts after its check is Ready.
 
-It watches Workloads, judges the job that each belongs to, and sets the state of its own checks. States and fields are
-those of kueue.x-k8s.io/v1beta1 and v1beta2. Setting a state twice changes nothing, so several copies may run.
+The controller watches Workloads, judges the job that each belongs to, and sets the state of its own checks. States and
+fields are those of kueue.x-k8s.io/v1beta1 and v1beta2. Setting a state twice changes nothing, so several copies may
+run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from preflight.services.admission.webhook import log_line
 
 #: Time limits of one call: (connect, answer).
 _REQUEST_S = (2.0, 4.0)
-#: Objects of one kind that are read of a namespace.
+#: Largest number of objects of one kind that are read from a namespace.
 _MAX_LISTED = 50
 _MERGE = "application/merge-patch+json"
 _CORE = {
@@ -46,7 +47,7 @@ _CORE = {
 
 
 class ClusterError(Exception):
-    """The API server cannot be asked. `kind` is that of the bridge: `missing`, `denied`, `timeout` and so on."""
+    """The API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` and so on."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -64,10 +65,10 @@ class Cluster(KubernetesSide):
 
     @staticmethod
     def connect(kubeconfig: str = "", context: str = "") -> Cluster:
-        """Read the login from a kubeconfig or the service account of the pod; nothing is requested yet.
+        """Read the login from a kubeconfig or the service account of the pod; no request is sent.
 
         Raises:
-            ClusterError: there is none, or the extra `kubernetes` is not installed.
+            ClusterError: there is no login, or the extra `kubernetes` is not installed.
         """
         cluster = Cluster()
         try:
@@ -78,11 +79,11 @@ class Cluster(KubernetesSide):
         return cluster
 
     def read(self, reference: Reference) -> Read:
-        """The objects of a reference, or why there are none."""
+        """Return the objects of a reference, or why there are none."""
         resource = RESOURCES[reference.kind]
         try:
             if resource.listed:
-                return Read(reference, self._listed(reference, resource))
+                return Read(reference, self._list_objects(reference, resource))
             found = self.get(resource, reference.namespace, reference.name)
         except ClusterError as error:
             if error.kind == "missing":
@@ -92,7 +93,7 @@ class Cluster(KubernetesSide):
         return Read(reference, ({**found, "apiVersion": version, "kind": reference.kind},))
 
     def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-        """One object.
+        """Return one object.
 
         Raises:
             ClusterError: it does not exist, or cannot be read.
@@ -105,16 +106,16 @@ class Cluster(KubernetesSide):
             return self._ask(to, self._custom().get_namespaced_custom_object, *where, namespace, resource.plural, name)
         return self._ask(to, self._custom().get_cluster_custom_object, *where, resource.plural, name)
 
-    def _listed(self, reference: Reference, resource: Resource) -> tuple[Mapping[str, Any], ...]:
+    def _list_objects(self, reference: Reference, resource: Resource) -> tuple[Mapping[str, Any], ...]:
         function = getattr(self._typed(), _CORE[resource.plural])
         page = self._ask(f"list {resource.plural}", function, reference.namespace, limit=_MAX_LISTED)
         items = page.get("items")
-        # A list leaves version and kind of its items out.
+        # A list omits version and kind of its items.
         kinds = {"apiVersion": "v1", "kind": reference.kind}
         return tuple({**kinds, **item} for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
 
     def list_all(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
-        """Every object of a kind in all namespaces, and the version from which a watch continues.
+        """Return every object of a kind in all namespaces, and the version from which a watch continues.
 
         Raises:
             ClusterError: they cannot be read.
@@ -126,7 +127,7 @@ class Cluster(KubernetesSide):
         return [item for item in items if isinstance(item, dict)], str(value_at(page, "metadata", "resourceVersion"))
 
     def watch(self, resource: Resource, since: str, seconds: int) -> Iterator[dict[str, Any]]:
-        """What happens to the objects of a kind in all namespaces, for so many seconds.
+        """Yield events about the objects of a kind in all namespaces, for `seconds`.
 
         Raises:
             ClusterError: they cannot be watched, or the connection broke.
@@ -149,10 +150,10 @@ class Cluster(KubernetesSide):
             raise ClusterError("unreachable", f"watching {resource.plural} ended: {type(error).__name__}") from None
 
     def patch_status(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> None:
-        """Merge `body` into an object, and there only into its status.
+        """Merge `body` into the status of an object.
 
         Raises:
-            ClusterError: it is refused, also because the object has changed since.
+            ClusterError: the server rejects the patch, for instance because the object has changed since.
         """
         to = f"set the status of {resource.plural} {name}"
         where = (resource.group, self._version_of(resource))
@@ -170,10 +171,10 @@ class Cluster(KubernetesSide):
         return resource.version or self.version(resource.group)
 
     def version(self, group: str) -> str:
-        """The version of a group that the server prefers.
+        """Return the server's preferred version of a group.
 
         Raises:
-            ClusterError: the server does not have the group, or cannot be asked.
+            ClusterError: the server does not have the group, or cannot be queried.
         """
         with self._lock:
             known = self._versions.get(group)
@@ -192,10 +193,10 @@ class Cluster(KubernetesSide):
         return known
 
     def resource_of(self, api_version: str, kind: str) -> Resource:
-        """Where the server keeps objects of a kind of this version.
+        """Return the resource for objects of this version and kind.
 
         Raises:
-            ClusterError: the server does not have it, or cannot be asked.
+            ClusterError: the server does not have the kind, or cannot be queried.
         """
         group, _, version = api_version.rpartition("/")
         if not group:
@@ -222,11 +223,11 @@ class Cluster(KubernetesSide):
 _GROUP = "kueue.x-k8s.io"
 WORKLOADS = Resource(_GROUP, "workloads")
 CHECKS = Resource(_GROUP, "admissionchecks", namespaced=False)
-#: Seconds of one watch; afterwards everything is listed again.
+#: Seconds of one watch; afterwards all objects are listed again.
 _WATCH_S = 60
-#: Seconds until another try, when the API server cannot be asked.
+#: Seconds until the next attempt if the API server cannot be queried.
 _BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 30.0)
-#: Seconds that Kueue waits before it asks again about a job that could not be judged.
+#: Seconds after which Kueue retries the check of a job that could not be judged.
 _REQUEUE_S = 60
 _MESSAGE_LENGTH = 8000
 
@@ -260,13 +261,13 @@ class Controller:
         log_line(level="info", event="ready", controller=self.name)
 
     async def pass_over(self, seconds: int = _WATCH_S) -> None:
-        """Answer everything that waits now, and what comes within so many seconds.
+        """Answer all waiting Workloads, and those that arrive within `seconds`.
 
         As many Workloads are answered at the same time as the policy allows, so that one that takes its whole deadline
         does not hold up the others.
 
         Raises:
-            ClusterError: the API server cannot be asked.
+            ClusterError: the API server cannot be queried.
         """
         turn = anyio.CapacityLimiter(self.workers.policy.max_concurrent)
         troubles: list[ClusterError] = []
@@ -289,7 +290,7 @@ class Controller:
             raise troubles[0]
 
     async def _follow(self, seconds: int, found: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call `found` with every Workload of now, and each that appears or changes within so many seconds."""
+        """Call `found` with every present Workload, and each that appears or changes within `seconds`."""
         await self.find_checks()
         workloads, since = await anyio.to_thread.run_sync(self.api.list_all, WORKLOADS, abandon_on_cancel=True)
         for workload in workloads:
@@ -304,7 +305,7 @@ class Controller:
             if event.get("type") == "ERROR" or not isinstance(value, dict):
                 return
             if event.get("type") in ("ADDED", "MODIFIED"):
-                if set(_pending(value)) - self.checks:
+                if set(_pending_checks(value)) - self.checks:
                     await self.find_checks()
                 found(value)
 
@@ -315,12 +316,12 @@ class Controller:
         self.checks = {str(value_at(each, "metadata", "name")) for each in mine}
         for check in mine:
             if not _is_active(check):
-                body = {"status": {"conditions": [*_other_conditions(check), _active(check)]}}
+                body = {"status": {"conditions": [*_other_conditions(check), _active_condition(check)]}}
                 await self._patch(CHECKS, "", str(value_at(check, "metadata", "name")), body)
 
     async def answer(self, workload: Mapping[str, Any]) -> None:
-        """Set the state of the checks of one Workload that are ours and wait for an answer."""
-        mine = set(_pending(workload)) & self.checks
+        """Set the state of our pending checks of one Workload."""
+        mine = set(_pending_checks(workload)) & self.checks
         if not mine or not _has_quota(workload):
             return
         namespace, name = str(value_at(workload, "metadata", "namespace")), str(value_at(workload, "metadata", "name"))
@@ -329,7 +330,7 @@ class Controller:
         state, message = state_of(judgement, self.workers.policy)
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         states = []
-        for each in _states(workload):
+        for each in _check_states(workload):
             if each.get("name") in mine:
                 changed = {**each, "state": state, "message": message, "lastTransitionTime": now}
                 if state == "Retry":
@@ -384,16 +385,16 @@ class Controller:
             return True
         except ClusterError as error:
             if error.kind in ("blocked", "missing"):
-                # It changed or is gone; the watch tells what it is now.
+                # It changed or is gone; the watch reports its new state.
                 return False
             raise
 
 
 def state_of(judgement: Judgement, policy: Policy) -> tuple[str, str]:
-    """The state of a check, and its message.
+    """Return the state of a check, and its message.
 
-    Rejected deactivates the job, so it needs a finding. A job that could not be judged is asked about again, unless
-    the policy lets it pass.
+    Rejected deactivates the job, so it needs a finding. A job that could not be judged is retried, unless the policy
+    lets it pass.
     """
     warnings = "; ".join(judgement.warnings)
     if judgement.result == "not-judged":
@@ -422,19 +423,19 @@ def _list_at(value: object, *path: str) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _states(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _check_states(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
     return _list_at(workload, "status", "admissionChecks")
 
 
-def _pending(workload: Mapping[str, Any]) -> list[str]:
-    """The checks of a Workload that wait for an answer."""
+def _pending_checks(workload: Mapping[str, Any]) -> list[str]:
+    """Return the checks of a Workload that wait for a state."""
     if any(each.get("type") == "Finished" and each.get("status") == "True" for each in _conditions(workload)):
         return []
-    return [str(each.get("name")) for each in _states(workload) if each.get("state") == "Pending"]
+    return [str(each.get("name")) for each in _check_states(workload) if each.get("state") == "Pending"]
 
 
 def _has_quota(workload: Mapping[str, Any]) -> bool:
-    """Whether the quota is reserved; before that a state would be reset."""
+    """Return whether the quota is reserved; before that, Kueue resets a state."""
     return any(each.get("type") == "QuotaReserved" and each.get("status") == "True" for each in _conditions(workload))
 
 
@@ -443,7 +444,7 @@ def _conditions(value: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _owner(workload: Mapping[str, Any]) -> tuple[str, str, str] | None:
-    """Version, kind and name of the job of a Workload."""
+    """Return version, kind and name of the job of a Workload."""
     owners = _list_at(workload, "metadata", "ownerReferences")
     chosen = next((each for each in owners if each.get("controller")), owners[0] if owners else None)
     if chosen is None:
@@ -463,7 +464,7 @@ def _other_conditions(check: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in _conditions(check) if each.get("type") != "Active"]
 
 
-def _active(check: Mapping[str, Any]) -> dict[str, Any]:
+def _active_condition(check: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "Active",
         "status": "True",

@@ -1,7 +1,8 @@
 """Judges one submitted object by its own text and by the objects of the cluster that it refers to.
 
-Runs in a process of its own, which is killed at the deadline (`workers.py`). Everything here is pure but for an empty
-folder, which is the root of the files."""
+Runs in a separate process, which is killed at the deadline (`workers.py`). Everything here is pure except for an empty
+folder, the root of the files.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +33,23 @@ from preflight._util.yaml_output import to_yaml
 from preflight.model.configuration import Configuration
 from preflight.model.findings import Finding, Severity, VerdictKind
 
-#: Rounds in which objects lead to further ones: a label to a queue, that to its ClusterQueue.
+#: Largest number of rounds in which objects lead to further ones: a label to a queue, the queue to its ClusterQueue.
 MAX_ROUNDS = 3
-#: Objects that are read for one submission.
+#: Largest number of objects that are read for one submission.
 MAX_REFERENCES = 40
-#: Clients show warnings of up to 256 characters each, and 4096 in all.
+#: Clients show warnings of up to 256 characters each, and 4096 in total.
 _WARNING_LENGTH = 256
 _WARNINGS_LENGTH = 4000
 _MESSAGE_LENGTH = 8000
 _CUT = "..."
 _MAX_NAMED = 3
-#: The rule that says what the API server rejects. The server itself has accepted the object, by the release in use.
+#: The rule about objects that the API server rejects. Here the server in use has already accepted the object.
 _SCHEMA_RULE = "manifest-refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The answer of the cluster about one reference: its objects, or why there are none."""
+    """The cluster's response for one reference: its objects, or the reason why there are none."""
 
     reference: Reference
     objects: tuple[Mapping[str, Any], ...] = ()
@@ -57,19 +58,19 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Objects that are needed before the judgement."""
+    """Objects that must be read before the judgement."""
 
     references: tuple[Reference, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The answer to a submission.
+    """The result for a submission.
 
     Args:
         allowed: whether it is admitted.
         message: why it is refused.
-        warnings: what its author should know, each of at most 256 characters.
+        warnings: notes for its author, each of at most 256 characters.
         result: `passed`, `warned`, `refused`, `undecided` or `not-judged`.
         findings: id of the rule and severity of each finding.
     """
@@ -90,13 +91,13 @@ def judge(
     *,
     is_last: bool = False,
 ) -> Judgement | Wanted:
-    """Judge an object, or name further objects that have to be read first.
+    """Judge an object, or return further objects that must be read first.
 
     Args:
         value: the object as submitted.
-        namespace: where it is submitted; empty for an object of the whole cluster.
+        namespace: the namespace of the object; empty for a cluster-wide object.
         folder: an empty folder.
-        reads: what has been read so far; None if there is no access to a cluster.
+        reads: the objects read so far; None if there is no access to a cluster.
         is_last: no further objects can be read.
     """
     try:
@@ -112,7 +113,7 @@ def judge(
             try:
                 file = object_file(each, _text(value_at(each, "metadata", "namespace")))
             except NotWritable:
-                # An object of the cluster that was not read is unknown, as one that is not there.
+                # An object of the cluster that was not read is unknown, like a missing one.
                 continue
             files.setdefault(file.path, file)
             documents.append(each)
@@ -124,7 +125,7 @@ def judge(
         more = tuple(sorted(wanted))[: max(0, MAX_REFERENCES - len(asked))]
         if more:
             return Wanted(more)
-    return _judged(own, value, files, namespace, policy, Path(folder), reads)
+    return _judge_files(own, value, files, namespace, policy, Path(folder), reads)
 
 
 def _may_be_a_job(file: ObjectFile) -> bool:
@@ -134,7 +135,7 @@ def _may_be_a_job(file: ObjectFile) -> bool:
     return KubernetesSource().recognises(SourceFile(file.path, file.text, "", len(file.text)))
 
 
-def _judged(
+def _judge_files(
     own: ObjectFile,
     value: Mapping[str, Any],
     files: Mapping[str, ObjectFile],
@@ -154,13 +155,13 @@ def _judged(
         configuration=policy.configuration,
         given={folder / path: file.text.encode("utf-8", "surrogatepass") for path, file in files.items()},
     )
-    shown = _Shown(files, own)
+    shown = _FindingText(files, own)
     refused: list[str] = []
     warnings: list[str] = []
     findings: list[tuple[str, str]] = []
     for finding in report.findings:
         if finding.severity is Severity.INFO or (finding.locations and finding.locations[0].path in beside):
-            # A fault of another object is not this one's. A runtime or script is a part of the job.
+            # Faults of other objects do not count. A runtime or script is a part of the job.
             continue
         findings.append((finding.id, finding.severity.value))
         if finding.name != _SCHEMA_RULE and policy.refuses(finding.severity, namespace):
@@ -176,29 +177,25 @@ def _judged(
             return Judgement(True, result="not-a-job")
         warnings.append(shown.line("preflight did not judge this object: it recognised no launch of ranks in it"))
     missing = [
-        shown.line(
-            f"preflight could not read {read.reference.words}, so what depends on it was not judged: {read.problem}"
-        )
+        shown.line(f"preflight could not read {read.reference.words}, so dependent rules were skipped: {read.problem}")
         for read in reads or ()
         if read.problem
     ]
     if reads is None and (unread := sorted(references_of([own], [value], namespace))):
         names = join_some([reference.words for reference in unread], _MAX_NAMED)
-        missing.append(
-            shown.line(f"preflight has no access to the cluster, so what depends on these was not judged: {names}")
-        )
+        missing.append(shown.line(f"preflight has no access to the cluster, so dependent rules were skipped: {names}"))
     warnings.extend(missing)
     result = "refused" if refused else "warned" if findings else "undecided" if warnings else "passed"
     message = _message(refused) if refused else ""
-    return Judgement(not refused, message, _limited(warnings), result, tuple(findings))
+    return Judgement(not refused, message, _limit_warnings(warnings), result, tuple(findings))
 
 
-#: Kinds that lint joins with a job only if both are named.
+#: Kinds that lint joins with a job only if both are passed to it.
 _NAMED_TOGETHER = ("PersistentVolumeClaim", "ResourceQuota", "Queue")
 
 
-class _Shown:
-    """Writes findings for people who do not see the files: with fields of their object instead of lines."""
+class _FindingText:
+    """Formats findings for people who do not see the files: with fields of their object instead of lines."""
 
     def __init__(self, files: Mapping[str, ObjectFile], own: ObjectFile) -> None:
         self._files = files
@@ -207,19 +204,18 @@ class _Shown:
         self._place = re.compile(rf"({paths})(?::(\d+)(?::\d+)?)?")
 
     def full(self, finding: Finding) -> str:
-        """The finding with its field and remedy, on lines of its own."""
+        """Return the finding with its field and remedy, on lines of its own."""
         remedy = f"\n  fix: {self.line(finding.remedy)}" if finding.remedy else ""
         at = finding.locations[0] if finding.locations else None
         place = f"\n  at: {self.line(self._field(at.path, at.line))}" if at is not None else ""
         return f"{finding.severity.value}[{finding.id}] {finding.name}: {self.line(finding.message)}{place}{remedy}"
 
     def short(self, finding: Finding) -> str:
-        """The finding as one line."""
         remedy = f" Fix: {finding.remedy}" if finding.remedy else ""
         return self.line(f"{finding.severity.value}[{finding.id}] {finding.name}: {finding.message}{remedy}")
 
     def line(self, text: str) -> str:
-        """One line without secrets and control characters, and with fields for lines."""
+        """Return one line without secrets and control characters, and with fields for lines."""
         named = self._place.sub(lambda found: self._field(found[1], int(found[2] or 0)), text)
         return " ".join(clean(scrub(named)).split())
 
@@ -238,7 +234,7 @@ def _message(refused: list[str]) -> str:
     return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - len(_CUT)] + _CUT
 
 
-def _limited(warnings: list[str]) -> tuple[str, ...]:
+def _limit_warnings(warnings: list[str]) -> tuple[str, ...]:
     found: list[str] = []
     left = _WARNINGS_LENGTH
     for number, warning in enumerate(dict.fromkeys(warnings)):
@@ -252,16 +248,16 @@ def _limited(warnings: list[str]) -> tuple[str, ...]:
 
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
-    """The answer for an object that could not be judged, as the policy demands."""
+    """Return the judgement for an object that could not be judged, as the policy demands."""
     text = f"preflight could not judge this object: {reason}"
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")
-    return Judgement(True, warnings=_limited([text]), result="not-judged")
+    return Judgement(True, warnings=_limit_warnings([text]), result="not-judged")
 
 
-#: The mildest finding that refuses an object; with `never` all findings are only warnings.
+#: Lowest severities that refuse an object; with `never` all findings are only warnings.
 LEVELS = ("error", "warning", "never")
-#: An object in etcd has at most 1.5 MiB, and an update brings it twice.
+#: An object in etcd has at most 1.5 MiB, and an update contains it twice.
 MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
@@ -272,12 +268,12 @@ class Policy:
     Args:
         configuration: which rules run, how severe their findings are, and what is waived. Patterns of files match
             `NAMESPACE/KIND-NAME.yaml`.
-        refuse_at: one of LEVELS, for namespaces that `namespaces` does not name.
+        refuse_at: one of LEVELS, for namespaces that `namespaces` does not list.
         namespaces: patterns of namespaces with their own level; the first that matches counts.
         on_failure: `allow` or `refuse`, for an object that cannot be judged: no time, too many requests, a crash.
         on_too_large: `allow` or `refuse`, for a request above `max_body_bytes`.
         max_body_bytes: the largest request that is read.
-        max_concurrent: requests that are judged at the same time, each in a process of its own.
+        max_concurrent: requests that are judged at the same time, each in its own process.
         max_waiting: requests that wait for their turn; further ones are not judged.
         deadline_s: seconds for one request. The API server's own limit counts if it is shorter.
     """
@@ -293,14 +289,14 @@ class Policy:
     deadline_s: float = 8.0
 
     def level(self, namespace: str) -> str:
-        """The mildest severity that refuses an object of this namespace, or `never`."""
+        """Return the mildest severity that refuses an object of this namespace, or `never`."""
         for pattern, level in self.namespaces:
             if fnmatch.fnmatchcase(namespace, pattern):
                 return level
         return self.refuse_at
 
     def refuses(self, severity: Severity, namespace: str) -> bool:
-        """Whether a finding of this severity refuses an object of this namespace."""
+        """Return whether a finding of this severity refuses an object of this namespace."""
         level = self.level(namespace)
         return (severity is Severity.ERROR and level != "never") or (
             severity is Severity.WARNING and level == "warning"
@@ -308,10 +304,10 @@ class Policy:
 
 
 def levels_of(values: Sequence[str], default: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Read `--refuse-at error` and `--refuse-at 'team-*=never'`.
+    """Parse `--refuse-at error` and `--refuse-at 'team-*=never'`.
 
     Raises:
-        UsageError: a level is unknown, or there are two for every namespace.
+        UsageError: a level is unknown, or two levels apply to every namespace.
     """
     general: list[str] = []
     namespaces: list[tuple[str, str]] = []
@@ -332,9 +328,9 @@ def levels_of(values: Sequence[str], default: str) -> tuple[str, tuple[tuple[str
 
 Object = Mapping[str, Any]
 
-#: The folder of objects without a namespace; no namespace has such a name.
+#: The folder of objects without a namespace; a namespace cannot have this name.
 CLUSTER = "_cluster"
-#: Parts that the API server or clients add, which say nothing about the job.
+#: Parts that the API server or clients add, which are not about the job.
 _IRRELEVANT = ("managedFields", "resourceVersion", "uid", "selfLink", "generation", "creationTimestamp")
 _APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -365,17 +361,17 @@ class ObjectFile:
         return [line for line, _ in found], [name for _, name in found]
 
     def field_at(self, line: int) -> str:
-        """The field whose text contains a line (1-based): `spec.template.spec.containers[0].args[2]`."""
+        """Return the field whose text contains a line (1-based): `spec.template.spec.containers[0].args[2]`."""
         lines, names = self._starts
         position = bisect.bisect_right(lines, line) - 1
         return names[position] if position >= 0 else ""
 
 
 def object_file(value: Object, namespace: str) -> ObjectFile:
-    """The file of an object of a namespace; an empty namespace for objects of the whole cluster.
+    """Return the file of an object of a namespace; the namespace is empty for cluster-wide objects.
 
     Raises:
-        NotWritable: the object is nested too deeply, or holds characters that YAML cannot.
+        NotWritable: the object is nested too deeply, or contains characters that YAML does not allow.
     """
     metadata = value.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
@@ -395,17 +391,17 @@ def object_file(value: Object, namespace: str) -> ObjectFile:
     except RecursionError:
         raise NotWritable("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError):
-        raise NotWritable("it holds characters that no manifest can") from None
+        raise NotWritable("it contains characters that a manifest cannot contain") from None
     return ObjectFile(path, text, _text(value.get("kind")))
 
 
 def _file_part(value: object) -> str:
-    """A name as part of a path: without separators, and short."""
+    """Return a name as part of a path: without separators, and short."""
     return re.sub(r"[^A-Za-z0-9.-]", "_", value if isinstance(value, str) else "").strip(".")[:120]
 
 
 def _field_starts(root: yaml.Node | None) -> Iterator[tuple[int, str]]:
-    """The first line of each field (1-based) in order, with its path."""
+    """Yield the first line of each field (1-based) in order, with its path."""
     waiting: list[tuple[int, yaml.Node, str]] = [(0, root, "")] if root is not None else []
     while waiting:
         line, node, path = waiting.pop()
@@ -413,13 +409,13 @@ def _field_starts(root: yaml.Node | None) -> Iterator[tuple[int, str]]:
             yield line, path
         below: list[tuple[int, yaml.Node, str]] = []
         if isinstance(node, yaml.MappingNode):
-            below = [(key.start_mark.line + 1, value, _joined(path, str(key.value))) for key, value in node.value]
+            below = [(key.start_mark.line + 1, value, _join_path(path, str(key.value))) for key, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             below = [(item.start_mark.line + 1, item, f"{path}[{number}]") for number, item in enumerate(node.value)]
         waiting.extend(reversed(below))
 
 
-def _joined(path: str, key: str) -> str:
+def _join_path(path: str, key: str) -> str:
     step = key if re.fullmatch(r"[\w-]{1,80}", key) else f"[{key[:80]}]"
     if not path:
         return step
@@ -432,10 +428,10 @@ _NONE = ""
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where the API server keeps objects of a kind.
+    """The location of a kind in the API.
 
     Args:
-        listed: all of a namespace matter, whatever their names.
+        listed: whether all objects of a namespace matter, whatever their names.
         version: of the group; empty for the one that the server prefers.
     """
 
@@ -452,7 +448,7 @@ RESOURCES = {kind: Resource(**row) for kind, row in toml.beside(__file__, "resou
 
 @dataclass(frozen=True, slots=True, order=True)
 class Reference:
-    """An object of the cluster; an empty name for all objects of the kind in the namespace."""
+    """An object of the cluster; with an empty name, all objects of the kind in the namespace."""
 
     kind: str
     name: str
@@ -460,7 +456,7 @@ class Reference:
 
     @property
     def words(self) -> str:
-        """The reference for a message: `LocalQueue q in namespace team-a`."""
+        """Return the reference for a message: `LocalQueue q in namespace team-a`."""
         where = f" in namespace {self.namespace}" if self.namespace else ""
         return f"{self.kind} {self.name}{where}" if self.name else f"every {self.kind}{where}"
 
@@ -468,7 +464,7 @@ class Reference:
 def references_of(
     files: Iterable[ObjectFile], documents: Sequence[Mapping[str, Any]], namespace: str
 ) -> set[Reference]:
-    """What these objects of a namespace refer to, as far as it can be read from a cluster."""
+    """Return the objects that these objects of a namespace refer to, as far as they can be read from a cluster."""
     from preflight.sources.formats import lenient_yaml
     from preflight.sources.kubernetes.inputs import referenced_names
 
@@ -487,7 +483,7 @@ def references_of(
 
 
 def _further_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Names that lint joins only if the objects are named together with the job."""
+    """Yield names that lint joins only if the objects are passed together with the job."""
     spec = document.get("spec")
     if document.get("apiVersion") == "batch.volcano.sh/v1alpha1" and isinstance(spec, Mapping):
         yield "Queue", spec.get("queue") or "default"
@@ -502,17 +498,17 @@ def _further_names(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             waiting.extend(here)
 
 
-# Reviews of admission.k8s.io/v1: the request of the API server, the processes that judge it, and the answer. What a
-# hostile object does to a reader (time, memory, a crash of native code) ends with its process. The processes are
-# forks of one that has loaded everything (`prepared.py`), so a killed one costs the next object nothing.
+# Reviews of admission.k8s.io/v1: the request of the API server, the processes that judge it, and the response. The
+# damage that a hostile object does (time, memory, a crash of native code) ends with its process. The processes are
+# forks of one that has loaded everything (`prepared.py`), so a killed process does not delay the next object.
 
 
 _API_VERSION = "admission.k8s.io/v1"
-#: The API server writes `request.uid` first, so that an answer is possible without reading the rest.
+#: The API server writes `request.uid` first, so that a response is possible without reading the rest.
 _HEAD_BYTES = 4096
 _UID = re.compile(rb'"request"\s*:\s*\{\s*"uid"\s*:\s*"([0-9A-Za-z-]{1,64})"')
 _FORBIDDEN = 403
-#: Kinds that the API server asks about, as the chart tells it, so that what belongs to them was judged with them.
+#: Kinds that the chart registers for review: objects that belong to them were judged with them.
 JUDGED_OWNERS = frozenset(
     (
         *("PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob", "JAXJob", "TrainJob", "Job", "CronJob"),
@@ -544,13 +540,13 @@ class Review:
 
 
 def uid_in(body: bytes) -> str:
-    """The uid of a request that cannot be read, from its first bytes; empty if it is not there."""
+    """Return the uid of an unreadable request, from its first bytes; empty if there is none."""
     found = _UID.search(body[:_HEAD_BYTES])
     return found[1].decode() if found else ""
 
 
 def read_review(body: bytes) -> Review:
-    """Read a request.
+    """Parse a request.
 
     Raises:
         InvalidReview: it is not an AdmissionReview of version v1, or nested too deeply.
@@ -602,16 +598,16 @@ def _why_skipped(request: Mapping[str, Any], value: object) -> str:
 
 
 def _judged_part(value: Mapping[str, Any]) -> object:
-    """The part of an object that a judgement depends on."""
+    """Return the part of an object that affects the judgement."""
     rest = {key: part for key, part in value.items() if key not in ("metadata", "status")}
     return rest, value_at(value, "metadata", "labels"), value_at(value, "metadata", "annotations")
 
 
 def _is_made_by_a_controller(request: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Whether a controller made the object for another one, which was judged.
+    """Return whether a controller made the object for another one, which was judged.
 
-    Anybody can write an owner into an object, so only a controller is believed. Controllers of jobs do not run beside
-    the jobs: a service account of the object's own namespace belongs to those who may submit it.
+    Anybody can write an owner into an object, so only a controller is trusted. Controllers of jobs do not run in the
+    namespace of the jobs: a service account of the object's own namespace belongs to people who may submit it.
     """
     name = _text(value_at(request, "userInfo", "username"))
     account = name.removeprefix(_ACCOUNT).split(":") if name.startswith(_ACCOUNT) else []
@@ -628,7 +624,7 @@ def _is_made_by_a_controller(request: Mapping[str, Any], value: Mapping[str, Any
 
 
 def answer(uid: str, judgement: Judgement) -> bytes:
-    """The AdmissionReview with the answer, as JSON."""
+    """Return the AdmissionReview with the response, as JSON."""
     response: dict[str, Any] = {"uid": uid, "allowed": judgement.allowed}
     if not judgement.allowed:
         response["status"] = {
@@ -649,12 +645,12 @@ Reader = Callable[[Reference], Read]
 
 _FORKS = multiprocessing.get_context("forkserver")
 _PREPARED = "preflight.services.admission.prepared"
-#: Seconds that the first process may take, which loads everything.
+#: Time limit in seconds for the first process, which loads everything.
 _START_S = 120.0
 
 
 class WorkerDied(Exception):
-    """The process of a judgement ended without an answer."""
+    """The process of a judgement ended without a result."""
 
 
 class Overloaded(Exception):
@@ -663,7 +659,7 @@ class Overloaded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a worker made of a request: the review, and a judgement or what it still needs."""
+    """The output of a worker: the review, and a judgement or the objects that it still needs."""
 
     review: Review
     result: Judgement | Wanted
@@ -687,7 +683,7 @@ class Workers:
         """Start the process that the others are forked from; raises like `judge_body`."""
         _FORKS.set_forkserver_preload([_PREPARED])
         with anyio.fail_after(_START_S):
-            await self._run(_nothing)
+            await self._run(_do_nothing)
 
     async def judge_body(self, body: bytes) -> Step:
         """Judge the body of a request.
@@ -741,18 +737,20 @@ class Workers:
         async with self._limiter:
             seconds = max(0.0, min(anyio.current_effective_deadline() - anyio.current_time(), _START_S))
             # The thread ends by itself, with its process, at the same deadline.
-            return await anyio.to_thread.run_sync(_in_a_process, function, arguments, seconds, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(
+                _call_in_process, function, arguments, seconds, abandon_on_cancel=True
+            )
 
 
-def _in_a_process(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
-    """The result of a call in a new process, which is gone afterwards.
+def _call_in_process(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
+    """Return the result of a call in a new process, which has ended afterwards.
 
     Raises:
-        TimeoutError: it takes longer than this.
-        WorkerDied: it ended before its answer.
+        TimeoutError: the call takes longer than `seconds`.
+        WorkerDied: the process ended before its result.
     """
     receiver, sender = _FORKS.Pipe(duplex=False)
-    process = _FORKS.Process(target=_answer, args=(sender, function, arguments), daemon=True)
+    process = _FORKS.Process(target=_send_result, args=(sender, function, arguments), daemon=True)
     try:
         process.start()
         sender.close()
@@ -771,8 +769,8 @@ def _in_a_process(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     return result
 
 
-def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """The main function of a process: send the result of a call, or what it raised."""
+def _send_result(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Send the result of a call, or its exception. This is the main function of a process."""
     try:
         result = function(*arguments)
     except InvalidReview as error:
@@ -783,7 +781,7 @@ def _answer(sender: Connection, function: Callable[..., Any], arguments: tuple[A
     sender.send(result)
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """Prove that a process can be started."""
 
 

@@ -1,6 +1,6 @@
-"""Imported by the process that all judging processes are forked from, so that each of them can begin at once.
+"""Imported by the process that all judging processes are forked from, so that they start immediately.
 
-It judges a job while it is imported: the rules and readers are loaded by that, and every fork has them.
+Importing this module judges a job, which loads the rules and readers for every fork.
 """
 
 from __future__ import annotations

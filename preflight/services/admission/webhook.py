@@ -1,4 +1,4 @@
-"""The webhook: requests of the API server over TLS, health, metrics whose labels come from fixed lists, and its end."""
+"""The webhook: requests of the API server over TLS, health, metrics with labels from fixed lists, and shutdown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from preflight.services.admission.judgement import (
 )
 from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS
 
-#: In seconds, up to the longest timeout of a webhook.
+#: Bounds in seconds, up to the longest timeout of a webhook.
 _BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _KINDS = TRAINING_KINDS | GENERIC_KINDS
 
@@ -101,7 +101,7 @@ class Metrics:
         self._troubles.labels(reason).inc()
 
     def render(self) -> bytes:
-        """All metrics as OpenMetrics text."""
+        """Return all metrics as OpenMetrics text."""
         write: Callable[[CollectorRegistry], bytes] = exposition.generate_latest
         return write(self._registry)
 
@@ -109,10 +109,10 @@ class Metrics:
 __all__ = ["CONTENT_TYPE", "Metrics"]
 
 
-#: The part of the API server's own limit that may be used; the rest is for the way of the answer.
+#: Usable share of the API server's own limit; the rest is for the transfer of the response.
 _SHARE = 0.8
 _MIN_DEADLINE_S = 0.2
-#: Characters of names in a line of the log.
+#: Largest number of characters of a name in a log line.
 _MAX_LOGGED = 253
 
 
@@ -128,8 +128,8 @@ class Webhook:
     """Answers requests.
 
     Args:
-        log: gets one entry for each decision.
-        path_token: what the address of reviews ends with, `/admit/TOKEN`, so that only the API server is answered;
+        log: receives one entry for each decision.
+        path_token: the last part of the path of reviews, `/admit/TOKEN`, so that only the API server is answered;
             empty for `/admit`, which answers everybody. It is never logged.
     """
 
@@ -140,7 +140,7 @@ class Webhook:
     path_token: str = field(default="", repr=False)
 
     def application(self) -> Starlette:
-        """The application for an ASGI server."""
+        """Return the application for an ASGI server."""
         return Starlette(
             routes=[
                 Route("/admit/{token}" if self.path_token else "/admit", self._admit, methods=["POST"]),
@@ -173,7 +173,7 @@ class Webhook:
         return Response(content, media_type="application/json")
 
     async def _body(self, request: Request) -> tuple[bytes, bool]:
-        """The body, or its beginning if it is too large."""
+        """Return the body, or its beginning if it is too large."""
         limit = self.workers.policy.max_body_bytes
         found = bytearray()
         with anyio.move_on_after(self.workers.policy.deadline_s):
@@ -185,11 +185,11 @@ class Webhook:
         raise ClientDisconnect
 
     async def answer(self, body: bytes, *, is_whole: bool = True, timeout: str = "") -> bytes | None:
-        """The answer to a body, as JSON; None if it is not a request that could be answered.
+        """Return the response to a body, as JSON; None if the body is not a request that can be answered.
 
         Args:
             is_whole: whether `body` is complete, and not the beginning of one above the limit.
-            timeout: what the API server waits, as it says it: `10s`.
+            timeout: the API server's timeout, in its notation: `10s`.
         """
         started = time.monotonic()
         policy = self.workers.policy
@@ -214,8 +214,8 @@ class Webhook:
         except TimeoutError:
             trouble, reason = "deadline", "there was not enough time"
         except Exception as error:
-            # Whatever it is: the answer must be what the policy says, and not an accident.
-            trouble, reason = "crashed", "its process ended before the answer, which is a bug in preflight"
+            # Whatever the error is, the policy must decide the response.
+            trouble, reason = "crashed", "its process ended without a result, which is a bug in preflight"
             self.log(level="error", event="crashed", error=scrub(f"{type(error).__name__}: {error}")[:2000])
         finally:
             self.metrics.running.dec()
@@ -249,18 +249,18 @@ class Webhook:
 
 
 def _deadline_s(own_s: float, timeout: str) -> float:
-    """The shorter of our own limit and the part of the API server's that we may use."""
+    """Return the shorter of our own limit and the usable share of the API server's limit."""
     number = timeout[:-1] if timeout.endswith("s") else ""
     if not number.isdecimal() or len(number) > 3:
         return own_s
     return max(_MIN_DEADLINE_S, min(own_s, int(number) * _SHARE))
 
 
-#: Seconds between two looks at the files of the certificate.
+#: Seconds between two checks of the certificate files.
 _RELOAD_S = 2.0
-#: Seconds until another try to start workers.
+#: Seconds until the next attempt to start workers.
 _RETRY_S = 2.0
-#: Seconds that running requests have at the end.
+#: Grace period in seconds for running requests at shutdown.
 _END_S = 10
 #: Connections beyond this are answered with 503.
 _MAX_CONNECTIONS = 256
@@ -274,7 +274,7 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """The settings of TLS with this certificate.
+        """Return the TLS settings with this certificate.
 
         Raises:
             UsageError: the files cannot be used.
@@ -289,17 +289,17 @@ class Certificate:
         return context
 
     def load_into(self, context: ssl.SSLContext) -> None:
-        """Use the files as they are now for new connections; raises OSError or SSLError if they cannot be used."""
-        # A key with a passphrase must not ask for it on a terminal.
+        """Use the present files for new connections; raises OSError or SSLError if they cannot be used."""
+        # A key with a passphrase must not prompt for it on a terminal.
         context.load_cert_chain(self.chain, self.key, password=lambda: b"")
 
     def state(self) -> tuple[tuple[int, int, int], ...]:
-        """What changes when the files do; empty while one is missing."""
+        """Return a value that changes when the files change; empty while a file is missing."""
         try:
             found = [os.stat(path) for path in (self.chain, self.key)]  # noqa: PTH116
         except OSError:
             return ()
-        # A mounted Secret changes by another link, and so to another file.
+        # A mounted Secret changes by a new link, which leads to another file.
         return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
 
 
@@ -307,7 +307,7 @@ def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> N
     """Serve until a signal ends the process.
 
     Raises:
-        UsageError: the certificate cannot be used, or the address cannot be listened on.
+        UsageError: the certificate or the address cannot be used.
     """
     context = certificate.context()
     state = certificate.state()
@@ -321,7 +321,7 @@ def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> N
             if not now or now == state:
                 continue
             try:
-                # Chain and key may be written one after the other: tried on a copy, again until they fit.
+                # Chain and key may be written one after the other: try them on a copy, until they fit.
                 certificate.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
                 certificate.load_into(context)
             except (OSError, ssl.SSLError) as error:
@@ -369,7 +369,8 @@ def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> N
     config.load()
     config.ssl = context
     try:
-        # The server ends in order, and then raises the signal that ended it again.
+        # The server shuts down in order, and then raises the signal again.
+
         with termination_raises():
             uvicorn.Server(config).run()
     except (KeyboardInterrupt, Terminated):

@@ -34,8 +34,8 @@ from preflight.services.fleet_page.fleet_view import (
     fleet_view,
     links_view,
     moment,
+    newest_only_notice,
     node_view,
-    only_the_newest,
     paged,
     peers_in,
 )
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("preflight.serve")
 
 T = TypeVar("T")
-#: Pages that are made at the same time; others wait within their deadline.
+#: Largest number of pages built at the same time; others wait within their deadline.
 _AT_ONCE = 4
-#: A wrong token is answered after so long, and so many may wait for that.
+#: Delay of the answer to a wrong token, and the largest number of requests that may wait for it.
 _WRONG_TOKEN_S, _WRONG_AT_ONCE = 1.0, 8
 _MAX_FORM = 4 * MAX_LENGTH
 _PAGE_STORIES = 50
@@ -90,8 +90,8 @@ HEADERS = {
 }
 
 
-class NotThere(Exception):
-    """The history does not contain what was requested; the message names it."""
+class NotInHistory(Exception):
+    """The history does not contain the requested item; the message names it."""
 
 
 @dataclass
@@ -99,10 +99,10 @@ class FleetPage:
     """The handlers of the application.
 
     Args:
-        database: what is shown.
+        database: the history to show.
         access: who may see it.
-        deadline_s: of a request.
-        strangers: whether requests that name another host are answered; needs a token.
+        deadline_s: time limit of a request.
+        strangers: whether requests for another host name are answered; needs a token.
     """
 
     database: ReadOnlyHistory
@@ -115,12 +115,12 @@ class FleetPage:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def application(self) -> ASGIApp:
-        """The application for an ASGI server."""
+        """Return the application for an ASGI server."""
         routes = [
             Route("/", self._page(self._fleet)),
             Route("/node/{name:path}", self._page(self._node)),
             Route("/links", self._page(self._links)),
-            Route("/stories", self._page(self._told)),
+            Route("/stories", self._page(self._stories_page)),
             Route("/login", self._login_form, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
             Route("/logout", self._logout, methods=["POST"]),
@@ -133,7 +133,7 @@ class FleetPage:
     # --- pages ---
 
     def _page(self, make: Callable[[Connection, Filters, Request], bytes]) -> Callable[[Request], Awaitable[Response]]:
-        """A handler that reads the database in a thread and answers with a page."""
+        """Return a handler that reads the database in a thread and answers with a page."""
 
         async def handle(request: Request) -> Response:
             if not self._allowed(request):
@@ -144,7 +144,7 @@ class FleetPage:
                 return _html(await self._in_thread(lambda: self._read(make, filters, request)))
             except WrongFilter as error:
                 return self._message(request, 400, "Wrong address", "This cannot be shown.", [f"{error}."])
-            except NotThere as error:
+            except NotInHistory as error:
                 return self._message(request, 404, "Not found", "This is not in the history.", [f"{error}."])
             except HistoryUnavailable as error:
                 LOG.warning("%s", error)
@@ -167,7 +167,7 @@ class FleetPage:
                     word="No runs yet",
                     sentence="The history is empty.",
                     lines=[
-                        "Nothing was written to it so far. A run adds itself: "
+                        "No run has been stored yet. A run adds itself: "
                         f"`preflight nodes --hosts ... --history {self.database.label}`."
                     ],
                     tone="incomplete",
@@ -178,7 +178,7 @@ class FleetPage:
         past, left_out = read_past(connection, filters.days)
         place = chosen_run(past, filters)
         if place is None:
-            raise NotThere(f"run {filters.run} is not among the runs of the last {count(filters.days, 'day')}")
+            raise NotInHistory(f"run {filters.run} is not among the runs of the last {count(filters.days, 'day')}")
         faults = read_faults(connection, past.runs[place].id, filters.names)
         view = fleet_view(past, place, filters, faults, left_out)
         return self._render(request, "fleet.html", filters=filters, here="/", view=view, tone=view.kind)
@@ -187,7 +187,7 @@ class FleetPage:
         name = request.path_params["name"]
         past, left_out = read_past(connection, filters.days)
         if name not in past.states:
-            raise NotThere(f"no run of the last {count(filters.days, 'day')} examined the node {name[:255]!r}")
+            raise NotInHistory(f"no run of the last {count(filters.days, 'day')} examined the node {name[:255]!r}")
         peers = peers_in(past, name)
         series = read_series(connection, past, name, peers)
         view = node_view(past, name, series, peers, filters.page, left_out)
@@ -200,9 +200,9 @@ class FleetPage:
         past, left_out = read_past(connection, filters.days)
         quantity, choices, links = read_links(connection, past, filters.quantity, filters.names)
         if filters.quantity and quantity is None:
-            raise NotThere(f"no link was measured by {filters.quantity[:100]!r}")
+            raise NotInHistory(f"no link was measured by {filters.quantity[:100]!r}")
         view = links_view(past, quantity, links, filters.page) if quantity is not None and links else None
-        notes = [only_the_newest(len(past.runs), left_out)] if left_out else []
+        notes = [newest_only_notice(len(past.runs), left_out)] if left_out else []
         return self._render(
             request,
             "links.html",
@@ -214,7 +214,7 @@ class FleetPage:
             quantities=[(item.name, item.title) for item in choices],
         )
 
-    def _told(self, connection: Connection, filters: Filters, request: Request) -> bytes:
+    def _stories_page(self, connection: Connection, filters: Filters, request: Request) -> bytes:
         account = self._account(connection, filters.days)
         names = filters.names
         stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
@@ -235,7 +235,7 @@ class FleetPage:
         )
 
     def _account(self, connection: Connection, days: int) -> Account:
-        """The stories of the period, which are made once for each state of the database."""
+        """Return the stories of the period, which are built once per state of the database."""
         state = state_of_database(connection)
         with self._lock:
             known = self._stories.get(days)
@@ -256,18 +256,18 @@ class FleetPage:
         )
 
     def is_answered(self, request: Request) -> bool:
-        """Whether the request names a host that is answered: without a token, only names of this machine."""
+        """Return whether the request's host name is answered: without a token, only names of this machine are."""
         return self.strangers or is_own_name(request.headers.get("host", ""))
 
     async def refuse_guess(self, request: Request) -> Response | None:
-        """Delay a request whose header brings a wrong token; the answer if there are too many of them."""
+        """Delay a request whose header contains a wrong token. Returns an error response if too many wait already."""
         is_guess = self.access.is_guess(
             cookie=request.cookies.get(COOKIE, ""), authorization=request.headers.get("authorization", "")
         )
-        return await self._wrong_token(request) if is_guess else None
+        return await self._delay_guess(request) if is_guess else None
 
-    async def _wrong_token(self, request: Request) -> Response | None:
-        """Wait, and log it; the answer at once if too many wait already."""
+    async def _delay_guess(self, request: Request) -> Response | None:
+        """Log a wrong token and wait. Returns an error response at once if too many wait already."""
         if self._wrong >= _WRONG_AT_ONCE:
             return self._message(request, 429, "Too many logins", "Try again in a few seconds.", [])
         self._wrong += 1
@@ -281,17 +281,17 @@ class FleetPage:
     async def _login_form(self, request: Request) -> Response:
         if self._allowed(request):
             return RedirectResponse("/", 303)
-        return self._form(request, _local(request.query_params.get("next", "/")))
+        return self._form(request, _local_target(request.query_params.get("next", "/")))
 
     async def _login(self, request: Request) -> Response:
         try:
             body = await _body(request)
             form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4)
         except ValueError:
-            return self._message(request, 400, "Wrong form", "This is not the form of this page.", [])
-        target = _local(form.get("next", ["/"])[0])
+            return self._message(request, 400, "Wrong form", "This is not a form of this page.", [])
+        target = _local_target(form.get("next", ["/"])[0])
         if not self.access.is_token(form.get("token", [""])[0].strip()):
-            return await self._wrong_token(request) or self._form(request, target, wrong=True)
+            return await self._delay_guess(request) or self._form(request, target, wrong=True)
         answer = RedirectResponse(target, 303)
         answer.set_cookie(
             COOKIE,
@@ -315,7 +315,7 @@ class FleetPage:
     # --- the rest ---
 
     async def _health(self, request: Request) -> Response:
-        """Whether the database can be read. The answer reveals no content, so it needs no login."""
+        """Return whether the database can be read. The response reveals no content, so it needs no login."""
 
         def look() -> None:
             with self.database.reading(self.deadline_s):
@@ -342,7 +342,7 @@ class FleetPage:
     async def _crash(self, request: Request, error: Exception) -> Response:
         LOG.error("a bug in preflight: %s", request.url.path, exc_info=error)
         return self._message(
-            request, 500, "A bug in preflight", "This page could not be made.", ["The log of the server has details."]
+            request, 500, "A bug in preflight", "This page could not be built.", ["The log of the server has details."]
         )
 
     def _unavailable(self, request: Request, error: HistoryUnavailable) -> Response:
@@ -357,7 +357,7 @@ class FleetPage:
         return answer
 
     def too_late(self, scope: Scope) -> Response:
-        """The answer to a request that reached its deadline."""
+        """Return the response to a request that reached its deadline."""
         answer = self._message(
             Request(scope),
             503,
@@ -369,7 +369,7 @@ class FleetPage:
         return answer
 
     def stranger(self, scope: Scope) -> Response:
-        """The answer to a request for another host than this machine."""
+        """Return the response to a request for a host other than this machine."""
         return self._message(
             Request(scope),
             421,
@@ -389,11 +389,11 @@ class FleetPage:
             "filters": filters,
             "here": "",
             "tone": "none",
-            # Those who may not see the page do not see where the history is.
+            # Visitors without access do not see the address of the history.
             "label": self.database.label if allowed else "",
             "signed_in": self.access.required and allowed,
             "version": __version__,
-            # What other pages keep of the filters.
+            # The filters that links to other pages keep.
             "carried": Filters(days=filters.days).query() if filters is not None else "",
             "moment": moment,
             "node_address": lambda name: f"/node/{quote(name, safe='')}",
@@ -403,14 +403,14 @@ class FleetPage:
 
 
 class _Guard:
-    """Puts a deadline on each request and our headers on each answer; without a token it refuses other hosts."""
+    """Puts a deadline on each request and our headers on each response; without a token it rejects other hosts."""
 
     def __init__(self, inner: ASGIApp, page: FleetPage) -> None:
         self._inner = inner
         self._page = page
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; everything else is the inner application's."""
+        """Handle an HTTP request; everything else is passed to the inner application."""
         if scope["type"] != "http":
             await self._inner(scope, receive, send)
             return
@@ -432,7 +432,7 @@ class _Guard:
         if not self._page.is_answered(Request(scope)):
             await self._page.stranger(scope)(scope, receive, guarded)
             return
-        # Here, because every page shows whether a token is right.
+        # Checked here, because every page reveals whether a token is right.
         refusal = await self._page.refuse_guess(Request(scope))
         if refusal is not None:
             await refusal(scope, receive, guarded)
@@ -445,7 +445,7 @@ class _Guard:
 
 
 async def _body(request: Request) -> bytes:
-    """The body of a form. Raises ValueError if it is too long."""
+    """Return the body of a form. Raises ValueError if it is too long."""
     found = b""
     async for piece in request.stream():
         found += piece
@@ -454,8 +454,8 @@ async def _body(request: Request) -> bytes:
     return found
 
 
-def _local(target: str) -> str:
-    """An address of this server, whatever is given: a login must not lead elsewhere."""
+def _local_target(target: str) -> str:
+    """Return an address of this server for any target: a login must not lead elsewhere."""
     is_path = target.startswith("/") and not target.startswith("//") and "\\" not in target and target.isprintable()
     return target if is_path and len(target) < 4_000 else "/"
 
@@ -472,22 +472,22 @@ _IDLE_S, _STOP_S = 15, 5
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where the server listens."""
+    """The address that the server listens on."""
 
     host: str
     port: int
 
     @property
     def url(self) -> str:
-        """Its address for a browser."""
+        """Return its address for a browser."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}/"
 
 
 def listening(text: str) -> Listening:
-    """`HOST:PORT`, `[IPV6]:PORT`, or `PORT` of the loopback address.
+    """Parse `HOST:PORT`, `[IPV6]:PORT`, or `PORT` of the loopback address.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the text has another form.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host else "127.0.0.1"
@@ -524,19 +524,19 @@ def serve(
 
     database = open_read_only(address)
     try:
-        # A history that cannot be shown is an error now, not on the first page.
+        # An unreadable history is reported now, not on the first page.
         with database.reading(deadline_s):
             pass
         page = FleetPage(database, Access(token), deadline_s=deadline_s, strangers=bool(token))
         with _bound(where) as listener:
             started(Listening(where.host, listener.getsockname()[1]))
-            uvicorn.Server(settings(page.application())).run(sockets=[listener])
+            uvicorn.Server(uvicorn_config(page.application())).run(sockets=[listener])
     finally:
         database.close()
 
 
-def settings(application: ASGIApp) -> Config:
-    """How uvicorn serves an application of ours: no log of addresses, few connections, no WebSocket."""
+def uvicorn_config(application: ASGIApp) -> Config:
+    """Return uvicorn's settings for our applications: no access log, few connections, no WebSocket."""
     import uvicorn
 
     from preflight.services.access import ImpatientProtocol

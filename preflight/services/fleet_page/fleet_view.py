@@ -1,4 +1,4 @@
-"""The pages of the fleet and of one node: outcomes, what failed, what is new, every run, and links over time.
+"""The pages of the fleet and of one node: outcomes, faults, new faults, every run, and links over time.
 
 Times, numbers and drawings of the page, in the words and classes of the HTML report.
 """
@@ -34,18 +34,18 @@ from preflight.reporters.text.groups import count
 from preflight.services.fleet_page.history_queries import Fault, Filters, LinkSeries, RunCounts, counts_of
 
 T = TypeVar("T")
-#: Nodes of a page of the grid, and of a group in it.
+#: Number of nodes on a page of the grid, and in a group.
 PAGE_NODES = 2_000
 GROUP = 25
-#: Runs and changes that a page lists.
+#: Largest number of runs and changes on a page.
 PAGE_RUNS, MAX_CHANGES = 30, 40
-#: The largest number of nodes that the picture shows as rows of their own.
+#: Largest number of nodes with a row of their own in the picture.
 MAX_PICTURE_ROWS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCell:
-    """A node in the grid. `title` means the same as its colour and sign."""
+    """A node in the grid. `title` expresses its colour and sign in words."""
 
     name: str
     style: str
@@ -56,7 +56,7 @@ class NodeCell:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Some nodes of the grid, and their names in short."""
+    """Some nodes of the grid, and their folded names."""
 
     label: str
     cells: tuple[NodeCell, ...]
@@ -86,7 +86,7 @@ class FaultLine:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Where a long list is: the number of this page and of all of them."""
+    """The position in a long list: the number of this page and the number of pages."""
 
     page: int
     pages: int
@@ -94,14 +94,14 @@ class Pages:
 
 
 def paged(items: Sequence[T], page: int, size: int) -> tuple[Pages, Sequence[T]]:
-    """The place in a long list, and the items of this page of it; pages have `size` items."""
+    """Return the position in a long list, and the items on this page; pages have `size` items."""
     pages = Pages(page, max(1, -(-len(items) // size)), len(items))
     return pages, items[(page - 1) * size : page * size]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """Everything that the page of the fleet shows, in words."""
+    """The content of the fleet page, in words."""
 
     place: int
     kind: str
@@ -126,14 +126,14 @@ class FleetView:
 
 
 def chosen_run(past: Past, filters: Filters) -> int | None:
-    """The place of the chosen run, the newest one without a choice; None if it is not in the period."""
+    """Return the index of the chosen run, by default the newest one; None if it is not in the period."""
     if filters.run is None:
         return len(past.runs) - 1
     return next((place for place, run in enumerate(past.runs) if run.id == filters.run), None)
 
 
 def chosen_nodes(past: Past, filters: Filters, place: int) -> tuple[str, ...]:
-    """The nodes that the filters choose, by name."""
+    """Return the names of the nodes that the filters choose, sorted."""
     names = filters.names
     by_rule = {
         item.node for item in past.failures if filters.rule and filters.rule.lower() in (item.rule.lower(), item.name)
@@ -151,9 +151,9 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     """Build the page.
 
     Args:
-        place: of the run whose outcomes are shown.
-        faults: what the nodes had in it.
-        left_out: older runs of the period that are too many for a page.
+        place: index of the run whose outcomes are shown.
+        faults: the faults of that run.
+        left_out: number of older runs in the period that do not fit on a page.
     """
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
@@ -191,8 +191,8 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     )
 
 
-def only_the_newest(runs: int, left_out: int) -> str:
-    """Says that a page does not show all runs of the period."""
+def newest_only_notice(runs: int, left_out: int) -> str:
+    """Return a sentence if a page does not show all runs of the period; empty if it does."""
     return f"The period has {count(left_out, 'more run')}; only the newest {runs:,} are shown."
 
 
@@ -212,7 +212,7 @@ def _sentence(numbers: dict[str, int], total: int) -> str:
 def _notices(past: Past, filters: Filters, left_out: int) -> list[str]:
     found = []
     if left_out:
-        found.append(only_the_newest(len(past.runs), left_out))
+        found.append(newest_only_notice(len(past.runs), left_out))
     names = filters.names
     if names is not None:
         strange = sorted(names.difference(past.nodes))
@@ -241,7 +241,9 @@ def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) ->
 
 
 def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
-    """What changed on these nodes, the newest first; drivers, kernels and the like before other properties."""
+    """Return the property changes of these nodes, the newest first; drivers, kernels and the like before other
+    properties.
+    """
     chosen = (change for change in changes_of(past) if change.node in nodes)
     together = grouped(((item.run, item.name, item.before, item.after), item.node) for item in chosen)
     ordered = sorted(together.items(), key=lambda item: (-item[0][0], item[0][1] not in SOFTWARE, item[0][1:]))
@@ -252,7 +254,7 @@ def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
 
 
 def _picture(past: Past, nodes: Sequence[str]) -> Picture:
-    """Every node as a row and every run as a column; a row of a large fleet is the worst of several nodes."""
+    """Draw every node as a row and every run as a column; in a large fleet a row is the worst of several nodes."""
     colors = {None: 0, "passing": 1, "unknown": 2, "failing": 3}
     size = -(-len(nodes) // MAX_PICTURE_ROWS)
     rows = [
@@ -262,7 +264,7 @@ def _picture(past: Past, nodes: Sequence[str]) -> Picture:
     return picture_of(rows, (OK, UNKNOWN, BAD))
 
 
-#: Class, sign and word of each outcome. The signs are the ones of heat maps in reports.
+#: Class, sign and word of each outcome. Heat maps in reports use the same signs.
 OUTCOMES = {
     "passing": ("ok", "✓", "passing"),
     "failing": ("bad", "×", "failing"),
@@ -276,12 +278,12 @@ _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
 
 
 def moment(began: int) -> str:
-    """Day and minute of a time in seconds since the epoch, in UTC."""
+    """Return day and minute of a time in seconds since the epoch, in UTC."""
     return datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def value_of(quantity: Quantity, value: float) -> str:
-    """A value with its unit, as people write it: `9.2 Gbit/s`, `45 µs`, `46 °C`."""
+def format_measurement(quantity: Quantity, value: float) -> str:
+    """Format a value with its unit: `9.2 Gbit/s`, `45 µs`, `46 °C`."""
     symbol = _SYMBOLS.get(quantity.unit)
     if symbol is not None:
         factor, prefix = next(((f, p) for f, p in _SCALED if abs(value) >= f), (1.0, ""))
@@ -301,7 +303,7 @@ class Block:
 
 
 def strip(states: Sequence[str | None], times: Sequence[int]) -> tuple[Block, ...]:
-    """The outcomes of a node from left to right, one block for each run; equal neighbours are one block."""
+    """Return the outcomes of a node from left to right, one block per run; equal neighbours share a block."""
     found = []
     for first, last, state in stretches(states):
         style, _, word = OUTCOMES[state or "absent"]
@@ -311,7 +313,7 @@ def strip(states: Sequence[str | None], times: Sequence[int]) -> tuple[Block, ..
 
 
 def stretches(states: Sequence[str | None]) -> list[tuple[int, int, str | None]]:
-    """Equal neighbours as first and last place and what they have."""
+    """Return runs of equal neighbours: first index, last index, and value."""
     found: list[tuple[int, int, str | None]] = []
     for place, state in enumerate(states):
         if found and found[-1][2] == state:
@@ -322,7 +324,7 @@ def stretches(states: Sequence[str | None]) -> list[tuple[int, int, str | None]]
 
 
 def curve(values: Sequence[float | None], low: float, high: float) -> str:
-    """The path of a small curve in a box of 100 by 100, with gaps where there is no value."""
+    """Return the path of a small curve in a box of 100 by 100, with gaps for missing values."""
     if len(values) < 2:
         return ""
     pieces, pen = [], "M"
@@ -339,14 +341,14 @@ def curve(values: Sequence[float | None], low: float, high: float) -> str:
     return "".join(pieces)
 
 
-#: Stretches of a page.
+#: Largest number of stretches on a page.
 PAGE_STRETCHES = 40
 _KINDS = {"passing": "go", "failing": "no-go", "unknown": "incomplete"}
 
 
 @dataclass(frozen=True, slots=True)
 class StretchLine:
-    """Runs in a row with the same outcome and the same faults."""
+    """Consecutive runs with the same outcome and the same faults."""
 
     period: str
     runs: int
@@ -359,7 +361,7 @@ class StretchLine:
 
 @dataclass(frozen=True, slots=True)
 class QuantityLine:
-    """A quantity of the node: its curve, and the median of its peers as a second one."""
+    """A quantity of the node: its curve, and a second curve for the median of its peers."""
 
     title: str
     latest: str
@@ -373,7 +375,7 @@ class QuantityLine:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """Everything that the page of a node shows, in words."""
+    """The content of a node's page, in words."""
 
     name: str
     kind: str
@@ -393,14 +395,14 @@ class NodeView:
 
 
 def peers_in(past: Past, node: str) -> tuple[str, ...]:
-    """The other nodes with the same hardware."""
+    """Return the other nodes with the same hardware."""
     return next((tuple(n for n in group if n != node) for group in peers_of(past).values() if node in group), ())
 
 
 def node_view(
     past: Past, node: str, series: Sequence[Series], peers: Sequence[str], page: int, left_out: int
 ) -> NodeView:
-    """Build the page of a node that is in the past."""
+    """Build the page of a node in the history."""
     health = health_of(past, own_failures(past))[node]
     states = past.states[node]
     times = [run.began for run in past.runs]
@@ -417,7 +419,7 @@ def node_view(
     if last < len(states) - 1:
         notices.append(f"The newest run did not examine this node; it was last seen on {moment(times[last])}.")
     if left_out:
-        notices.append(only_the_newest(len(past.runs), left_out))
+        notices.append(newest_only_notice(len(past.runs), left_out))
     facts = [
         ("Runs", f"{health.runs:,}"),
         ("Failed by itself", f"{count(health.failures, 'time')}" if health.failures else "never"),
@@ -450,7 +452,7 @@ def node_view(
 
 
 def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
-    """What the node had, the newest first. Runs without it are left out."""
+    """Return the stretches of the node, the newest first. Runs without the node are left out."""
     own = (failure for failure in past.failures if failure.node == node)
     by_run = grouped((failure.run, (failure.rule or "no answer", failure.message)) for failure in own)
     keys = [None if state is None else f"{state}\0{by_run.get(place)}" for place, state in enumerate(past.states[node])]
@@ -480,11 +482,11 @@ def _quantity_line(item: Series, node: str, peers: Sequence[str], past: Past) ->
     assert latest is not None
     return QuantityLine(
         title=f"{quantity.title[:1].upper()}{quantity.title[1:]}",
-        latest=value_of(quantity, latest),
+        latest=format_measurement(quantity, latest),
         when=day(past.runs[last].began),
-        usual=value_of(quantity, median(known)),
-        peers="" if beside is None else value_of(quantity, beside),
-        span=f"{value_of(quantity, min(known))} to {value_of(quantity, max(known))}",
+        usual=format_measurement(quantity, median(known)),
+        peers="" if beside is None else format_measurement(quantity, beside),
+        span=f"{format_measurement(quantity, min(known))} to {format_measurement(quantity, max(known))}",
         path=curve(own, low, high),
         peer_path=curve(others, low, high),
     )
@@ -498,7 +500,7 @@ def _medians(series: Sequence[Values], runs: int) -> Values:
     return found
 
 
-#: Links of a page.
+#: Largest number of links on a page.
 PAGE_LINKS = 25
 
 
@@ -519,7 +521,7 @@ class LinkLine:
 
 @dataclass(frozen=True, slots=True)
 class LinksView:
-    """Everything that the page of links shows, in words."""
+    """The content of the links page, in words."""
 
     title: str
     note: str
@@ -530,7 +532,9 @@ class LinksView:
 
 
 def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page: int) -> LinksView:
-    """Build the page: the links whose newest value is worst, compared with the median of all links in that run."""
+    """Build the page: first the links whose newest value is worst, compared with the median of all links in that
+    run.
+    """
     beside = _medians([item.values for item in links], len(past.runs))
     ordered = sorted(links, key=lambda item: (-_badness(item, quantity, beside), item.node, item.peer))
     pages, shown = paged(ordered, page, PAGE_LINKS)
@@ -550,12 +554,14 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
 
 
 def _newest(values: Sequence[object]) -> int:
-    """The place of the last value that is known."""
+    """Return the index of the last known value."""
     return max(place for place, value in enumerate(values) if value is not None)
 
 
 def _badness(item: LinkSeries, quantity: Quantity, beside: Sequence[float | None]) -> float:
-    """How many times worse than the median of its run the newest value is; 0 for a quantity that is neither."""
+    """Return how many times worse than the median of its run the newest value is; 0 for a quantity without a better
+    side.
+    """
     place = _newest(item.values)
     value, usual = item.values[place], beside[place]
     if value is None or usual is None or quantity.better not in ("higher", "lower"):
@@ -573,7 +579,8 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
     found = [
         Swatch(
             style,
-            f"{value_of(quantity, edges[n])} to {value_of(quantity, edges[min(n + 1, len(edges) - 1)])}",
+            f"{format_measurement(quantity, edges[n])} to "
+            f"{format_measurement(quantity, edges[min(n + 1, len(edges) - 1)])}",
             str(n + 1),
         )
         for n, style in enumerate(styles)
@@ -597,14 +604,14 @@ def _line(item: LinkSeries, past: Past, quantity: Quantity, scale: Scale | None)
                 share(at, size),
                 share(1, size),
                 scale.style(value),
-                f"{day(past.runs[at].began)}: {value_of(quantity, value)}",
+                f"{day(past.runs[at].began)}: {format_measurement(quantity, value)}",
             )
             for at, value in enumerate(item.values)
             if value is not None
         ),
-        value_of(quantity, latest),
+        format_measurement(quantity, latest),
         day(past.runs[place].began),
-        value_of(quantity, usual),
+        format_measurement(quantity, usual),
         f"{change:+.0%}" if abs(change) >= 0.005 else "±0%",
         len(known),
         worse and quantity.better != "none",

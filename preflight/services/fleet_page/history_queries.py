@@ -1,4 +1,4 @@
-"""What a page shows of the history: the query of its address, and the runs read for it in bounded amounts."""
+"""The data of a page: the filters in its address, and the runs read for it in bounded amounts."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-#: Nodes times runs of a page, and of the stories, which take longer.
+#: Limits of nodes times runs for a page, and for the stories, which take longer.
 MAX_CELLS = 400_000
 MAX_STORY_CELLS = 200_000
-#: Links times runs of a page.
+#: Limit of links times runs for a page.
 MAX_LINK_CELLS = 1_000_000
-#: Outcomes of a run that are read.
+#: Largest number of outcomes read from a run.
 MAX_OUTCOMES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """A run, and how its nodes fared. `place` is its number in the past."""
+    """A run, and the number of its nodes by outcome. `place` is its index in the history."""
 
     id: int
     place: int
@@ -43,7 +43,7 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What some nodes had in a run: `status` is `fail`, `noted` (it does not count) or `unknown` (undecided)."""
+    """An outcome on some nodes in a run: `status` is `fail`, `noted` (it does not count) or `unknown` (undecided)."""
 
     rule: str
     name: str
@@ -63,7 +63,7 @@ class LinkSeries:
 
 
 def read_past(connection: Connection, days: int) -> tuple[Past, int]:
-    """States, properties and failures of the nodes, and how many older runs of the period are left out."""
+    """Return the states, properties and failures of the nodes, and the number of older runs that are left out."""
     from sqlalchemy import func, select
 
     from preflight.commands.history.database import RUNS
@@ -75,12 +75,12 @@ def read_past(connection: Connection, days: int) -> tuple[Past, int]:
 
 
 def read_account(connection: Connection, days: int, label: str) -> Account:
-    """The stories of the period."""
+    """Return the stories of the period."""
     return account_of(past_in(connection, days=days, newest=_most_runs(connection, MAX_STORY_CELLS)), label)
 
 
 def _most_runs(connection: Connection, cells: int) -> int:
-    """The number of runs of all nodes that have at most so many cells."""
+    """Return the largest number of runs that keeps nodes times runs within `cells`."""
     from sqlalchemy import func, select
 
     from preflight.commands.history.database import NODES
@@ -89,7 +89,7 @@ def _most_runs(connection: Connection, cells: int) -> int:
 
 
 def state_of_database(connection: Connection) -> tuple[int, ...]:
-    """A value that changes when a run is added or removed. Runs never change."""
+    """Return a value that changes when a run is added or removed. Runs never change."""
     from sqlalchemy import func, select
 
     from preflight.commands.history.database import RUNS
@@ -99,7 +99,7 @@ def state_of_database(connection: Connection) -> tuple[int, ...]:
 
 
 def counts_of(past: Past) -> tuple[RunCounts, ...]:
-    """Every run with the number of its nodes in each state."""
+    """Return every run with the number of its nodes in each state."""
     numbers = {state: [0] * len(past.runs) for state in ("passing", "failing", "unknown")}
     for states in past.states.values():
         for place, state in enumerate(states):
@@ -121,10 +121,10 @@ def counts_of(past: Past) -> tuple[RunCounts, ...]:
 
 
 def read_faults(connection: Connection, run: int, only: Collection[str] | None) -> tuple[Fault, ...]:
-    """What nodes had in a run, one entry for each text; nodes that did not answer come first.
+    """Return the faults of nodes in a run, one entry per message; nodes that did not answer come first.
 
     Args:
-        only: the nodes to look at; None for all.
+        only: the nodes to include; None for all.
     """
     from sqlalchemy import select
 
@@ -160,7 +160,9 @@ def read_faults(connection: Connection, run: int, only: Collection[str] | None) 
 
 
 def read_series(connection: Connection, past: Past, node: str, peers: Collection[str]) -> tuple[Series, ...]:
-    """Every quantity of a node in these runs; of its peers only the values beside them, for comparison."""
+    """Return every quantity of a node in these runs; for its peers, only the values of the same runs, for
+    comparison.
+    """
     place = {run.id: number for number, run in enumerate(past.runs)}
     names, quantities = names_in(connection), quantities_in(connection)
     wanted = {number for number, name in names.items() if name == node or name in peers}
@@ -186,7 +188,7 @@ def read_series(connection: Connection, past: Past, node: str, peers: Collection
 def read_links(
     connection: Connection, past: Past, quantity: str, only: Collection[str] | None
 ) -> tuple[Quantity | None, tuple[Quantity, ...], tuple[LinkSeries, ...]]:
-    """The chosen quantity of links (else the first one), all that were measured, and the values of links.
+    """Return the chosen quantity of links (by default the first one), all measured quantities, and the values of links.
 
     Args:
         only: every link of these nodes; None for the links of the newest run that measured links.
@@ -234,12 +236,12 @@ _MAX_TEXT = 2_000
 
 
 class WrongFilter(ValueError):
-    """A query that cannot be answered, with the reason."""
+    """The filters in an address are invalid, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is shown.
+    """The filters of a page.
 
     Args:
         hosts: only these nodes, as names or ranges; empty for all.
@@ -247,7 +249,7 @@ class Filters:
         rule: only nodes that failed by this rule or check in the period.
         days: the period before the newest run.
         run: the run whose outcomes are shown; None for the newest.
-        quantity: what is shown of links.
+        quantity: the quantity of links to show.
         page: of a long list, from 1.
     """
 
@@ -261,11 +263,11 @@ class Filters:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The names of the chosen nodes; None for all."""
+        """Return the names of the chosen nodes; None for all."""
         return frozenset(expand_hosts(self.hosts)) if self.hosts else None
 
     def query(self, **changes: Any) -> str:
-        """The query of the address with these changes, beginning with `?`; empty if nothing is chosen.
+        """Return the query of the address with these changes, beginning with `?`; empty if nothing is chosen.
 
         A list starts again at its first page when something else changes.
         """
@@ -280,10 +282,10 @@ class Filters:
 
 
 def filters_of(query: Iterable[tuple[str, str]]) -> Filters:
-    """The filters of a query.
+    """Parse the filters of a query.
 
     Raises:
-        WrongFilter: a name is unknown or given twice, or a value is not of its form.
+        WrongFilter: a name is unknown or given twice, or a value is malformed.
     """
     known = [item.name for item in fields(Filters)]
     found: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""Findings as diagnostics of an editor, the page and actions of each, and what a word of a file decides for its ranks.
+"""Findings as diagnostics of an editor, the page and actions of each, and the effect of a word of a file on its ranks.
 
-The pages are those of `preflight rules -o markdown`; an editor opens the file at once, with no network.
+The pages are those of `preflight rules -o markdown`; an editor opens the file immediately, without a network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from preflight._util.cache import default_folder, is_outside
 from preflight._util.sanitize import clean
 from preflight.commands import rule_docs
 from preflight.commands.fix import Files, plan
-from preflight.commands.plan.compose import setting_of, shown
+from preflight.commands.plan.compose import format_value, setting_of
 from preflight.commands.plan.job_plan import LaunchPlan, RankRow, Setting
 from preflight.commands.plan.plan_pages import size_of
 from preflight.engine.report import Report
@@ -33,7 +33,7 @@ from preflight.plugins.installed import declared_by
 from preflight.services.language_server.folder import Folder, JudgedJob, Text, Watch, uri_of
 
 SOURCE = "preflight"
-#: Diagnostics of one file that are sent.
+#: Largest number of diagnostics sent per file.
 MAX_DIAGNOSTICS = 500
 _SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,
@@ -69,22 +69,22 @@ class Places:
         self._texts: dict[str, Text] = {}
 
     def text(self, path: str) -> Text:
-        """The text of a file."""
+        """Return the text of a file."""
         if path not in self._texts:
             self._texts[path] = self._folder.text(path)
         return self._texts[path]
 
     def range(self, location: Location) -> types.Range:
-        """The range of a location."""
+        """Return the range of a location."""
         return self.text(location.path).range(location.line, location.column, location.end_line, location.end_column)
 
     def location(self, location: Location) -> types.Location:
-        """A location, with the URI of its file."""
+        """Return a location, with the URI of its file."""
         return types.Location(uri_of(self._folder.root / location.path), self.range(location))
 
 
 def placed_findings(folder: Folder, path: str, places: Places) -> list[PlacedFinding]:
-    """The findings whose first location is in a file."""
+    """Return the findings whose first location is in a file."""
     found: dict[tuple[str, str], PlacedFinding] = {}
     for judged in folder.jobs_with(path):
         for finding in judged.report.findings if judged.report is not None else ():
@@ -95,9 +95,9 @@ def placed_findings(folder: Folder, path: str, places: Places) -> list[PlacedFin
 
 
 def diagnostics_of(folder: Folder, pages: RulePages) -> dict[str, list[types.Diagnostic]]:
-    """The diagnostics of every file of the jobs that open files belong to, by path relative to the folder.
+    """Return the diagnostics of every file of the jobs that open files belong to, by path relative to the folder.
 
-    A file without any has an empty list, so that the editor drops those it has.
+    A file without diagnostics has an empty list, so that the editor drops old ones.
     """
     places = Places(folder)
     found: dict[str, dict[str, types.Diagnostic]] = {}
@@ -107,16 +107,20 @@ def diagnostics_of(folder: Folder, pages: RulePages) -> dict[str, list[types.Dia
             continue
         for path in judged.paths:
             found.setdefault(path, {})
-        for path, diagnostic in _of_report(report, judged.job.files[0].path if judged.job.files else "", places, pages):
+        for path, diagnostic in _report_diagnostics(
+            report, judged.job.files[0].path if judged.job.files else "", places, pages
+        ):
             of_path = found.setdefault(path, {})
             if len(of_path) < MAX_DIAGNOSTICS:
                 of_path.setdefault(repr(diagnostic), diagnostic)
     return {path: list(of_path.values()) for path, of_path in found.items()}
 
 
-def _of_report(report: Report, first: str, places: Places, pages: RulePages) -> Iterator[tuple[str, types.Diagnostic]]:
+def _report_diagnostics(
+    report: Report, first: str, places: Places, pages: RulePages
+) -> Iterator[tuple[str, types.Diagnostic]]:
     for finding in report.findings:
-        # A fault that no line shows is shown at the beginning of the job.
+        # A fault without a line is shown at the beginning of the job.
         location = finding.locations[0] if finding.locations else Location(first, 1, 1, 1, 1)
         if location.path:
             yield location.path, _diagnostic(finding, location, places, pages)
@@ -173,12 +177,12 @@ def _diagnostic(finding: Finding, location: Location, places: Places, pages: Rul
 
 
 class RulePages:
-    """The pages, written when the first link is needed.
+    """The pages of rules, written when the first link is needed.
 
     Args:
         roots: folders of the editor; nothing is written inside them.
         site_rules: files of rules that the user named.
-        folder: where they are written; by default in the user's cache directory.
+        folder: the folder of the pages; by default in the user's cache directory.
     """
 
     def __init__(self, roots: Sequence[Path], site_rules: tuple[Path, ...] = (), folder: Path | None = None) -> None:
@@ -189,7 +193,7 @@ class RulePages:
         self._uris: dict[str, str] | None = None
 
     def uri(self, id: str) -> str:
-        """The URI of the page of a rule; empty if it cannot be written."""
+        """Return the URI of the page of a rule; empty if it cannot be written."""
         if self._uris is None:
             self._uris = self._write()
         return self._uris.get(id, "")
@@ -218,7 +222,7 @@ class RulePages:
 
 FIX_ALL = "source.fixAll.preflight"
 KINDS = (types.CodeActionKind.QuickFix.value, FIX_ALL)
-#: Findings of one range that get actions; each suppression is tried by judging the job with it.
+#: Largest number of findings per range with actions; each suppression is tried by judging the job with it.
 MAX_FINDINGS = 8
 _REASON = "say why"
 #: Files whose comments begin with `//`; JSON has none.
@@ -237,7 +241,9 @@ class BufferFiles(Files):
         self._folder = folder
 
     def read(self, path: str) -> bytes:
-        """The content of a file that was judged. Raises OSError; ValueError for one that is not regular or outside."""
+        """Return the content of a file that was judged. Raises OSError, or ValueError if it is not regular or is
+        outside.
+        """
         content = self._folder.buffer(path)
         return super().read(path) if content is None else content
 
@@ -245,13 +251,13 @@ class BufferFiles(Files):
 def actions(
     folder: Folder, path: str, range: types.Range, only: Sequence[str] | None, versions: Mapping[str, int], watch: Watch
 ) -> list[types.CodeAction]:
-    """The actions for a range of a file.
+    """Return the actions for a range of a file.
 
     Args:
         folder: its jobs have the findings.
         path: the file, relative to the folder.
-        range: what the editor asks about.
-        only: kinds of actions that it wants; None for all.
+        range: the range that the editor requests.
+        only: the requested kinds of actions; None for all.
         versions: of the open files by path, so that an edit of an outdated text is refused.
         watch: stops the judging of suppressions.
 
@@ -316,7 +322,7 @@ def _overlap(edits: Sequence[Edit]) -> bool:
 def _suppressions(
     folder: Folder, path: str, placed: PlacedFinding, places: Places, versions: Mapping[str, int], watch: Watch
 ) -> Iterator[types.CodeAction]:
-    """A comment above the finding, if the job judged with it has the finding suppressed and no other one."""
+    """Yield a comment above the finding, if judging the job with the comment suppresses that finding and no other."""
     finding = placed.finding
     text = places.text(path)
     line = finding.locations[0].line
@@ -329,7 +335,7 @@ def _suppressions(
     comment = f"{indent[0] if indent else ''}{sign} preflight: ignore[{finding.id}] {_REASON}{ending}"
     at = text.offset(line, 1)
     changed = text.text[:at] + comment + text.text[at:]
-    judged = folder.judged_with(placed.job, path, changed.encode("utf-8", "replace"), watch)
+    judged = folder.judge_with(placed.job, path, changed.encode("utf-8", "replace"), watch)
     before = folder.jobs[placed.job].report
     if judged is None or before is None or not _is_suppressed(finding, judged.suppressed):
         return
@@ -355,7 +361,7 @@ def _identity(finding: Finding) -> tuple[str, str]:
 
 
 def _diagnostic_of(placed: PlacedFinding) -> types.Diagnostic:
-    """Enough of a diagnostic for the editor to see which one the action is about."""
+    """Return the parts of a diagnostic that identify the diagnostic of an action."""
     return types.Diagnostic(
         placed.range, clean(placed.finding.message, keep_newlines=True), code=placed.finding.id, source="preflight"
     )
@@ -397,9 +403,9 @@ def _at(position: types.Position) -> tuple[int, int]:
     return position.line, position.character
 
 
-#: Launches, rows of ranks and places that one hover lists.
+#: Largest number of launches, rows of ranks and places in one hover.
 MAX_LAUNCHES, MAX_ROWS, MAX_PLACES = 4, 8, 6
-#: What readers note about the text of a program or a command, beside the quantity that the text is about.
+#: Quantities that readers state about the text of a program or a command, in addition to the quantity in the text.
 _ASIDE = frozenset(
     (
         *("chosen_value", "deepspeed_key", "declared_options", "argument_default", "entry_point"),
@@ -417,7 +423,7 @@ _MARKUP = re.compile(r"([\\`*\[\]<>#!|&_])")
 
 
 def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[Claim]:
-    """The claims that the word at a place makes, narrowest first.
+    """Return the claims of the word at a place, narrowest first.
 
     Args:
         job: its claims are searched.
@@ -435,7 +441,7 @@ def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[C
         between = written[column - 1 : max(nearest - 1, 0)]
         if (":" in between or "=" in between) and "," not in between:
             found += [claim for claim in after if claim.span.column == nearest]
-    # A key of a framework is often a quantity, too, which says more and can be set elsewhere.
+    # A framework's key is often also a quantity, which is more informative and can be set elsewhere.
     named = [claim for claim in found if _is_named(claim)] or [one for one in found if not _is_aside(one)]
     smallest = min(map(_size, named), default=None)
     return list({claim.quantity: claim for claim in named if _size(claim) == smallest}.values())
@@ -452,7 +458,7 @@ def _is_aside(claim: Claim) -> bool:
 def hover_text(
     jobs: Sequence[Job], plans: Sequence[Sequence[LaunchPlan]], path: str, text: Text, at: tuple[int, int]
 ) -> str:
-    """Markdown about the word at a place; empty if it decides nothing.
+    """Return Markdown about the word at a place; empty if it has no effect.
 
     Args:
         jobs: those that the file belongs to.
@@ -481,9 +487,9 @@ def _about(job: Job, plans: Sequence[LaunchPlan], claim: Claim) -> Iterator[str]
         if count > MAX_LAUNCHES:
             continue
         plan = next((one for one in plans if one.id == launch.id), None)
-        sections.append("\n".join(_of_launch(job, launch, plan, claim, setting)))
+        sections.append("\n".join(_launch_lines(job, launch, plan, claim, setting)))
     if count > MAX_LAUNCHES:
-        sections.append(f"{count - MAX_LAUNCHES} more launches of this job have it, too.")
+        sections.append(f"{count - MAX_LAUNCHES} more launches of this job also have it.")
     if sections:
         yield _heading(claim)
         yield from sections
@@ -498,7 +504,7 @@ def _heading(claim: Claim) -> str:
     return f"**{_plain(name)}**{_plain(meaning)}"
 
 
-def _of_launch(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Claim, setting: Setting) -> Iterator[str]:
+def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Claim, setting: Setting) -> Iterator[str]:
     program = f" {launch.program}" if launch.program else ""
     size = f", {size_of(plan)}" if plan is not None else ""
     yield f"{_code(launch.launcher + program)} ({_plain(launch.id)}){_plain(size)}"
@@ -514,12 +520,13 @@ def _of_launch(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Claim, 
         for other in job.setting(claim.quantity, launch.scope) if claim.relation is Relation.REQUIRES else ():
             if other.value != claim.value:
                 told.add(_line_of(other))
-                yield f"- not what {_code(other.spelling)} at {_word_at(other)} gives: {_code(shown(other.value))}"
+                theirs = _code(format_value(other.value))
+                yield f"- not what {_code(other.spelling)} at {_word_at(other)} gives: {theirs}"
         if claim.origin is not None:
             yield "- assigned at " + _plain(f"{claim.origin.path}:{claim.origin.line}")
         if claim.condition:
             yield f"- only in the branch {_code(claim.condition)}"
-    elif shown(claim.value) == setting.value:
+    elif format_value(claim.value) == setting.value:
         yield f"- {here} here says the same as {decider}, which decides"
     elif claim.relation is Relation.REQUIRES:
         yield f"- {here} here expects another value; {decider} decides"
@@ -584,12 +591,12 @@ def _word_at(claim: Claim) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of a file in Markdown: nothing of it is a link, a picture or HTML."""
+    """Return text of a file in Markdown without links, pictures or HTML."""
     return _MARKUP.sub(r"\\\1", clean(text))
 
 
 def _code(text: str) -> str:
-    """Text of a file as code in Markdown."""
+    """Return text of a file as code in Markdown."""
     code = clean(text).strip()[:200]
     if not code:
         return "(empty)"
@@ -598,13 +605,13 @@ def _code(text: str) -> str:
     return f"{fence} {code} {fence}" if longest else f"`{code}`"
 
 
-#: Places that one answer lists.
+#: Largest number of places in one answer.
 MAX_LOCATIONS = 200
 
 
 def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
-    """The places that decide the meaning of a place: the other side of a contradiction, the claim that overrides it,
-    and where its value is assigned.
+    """Return the places that determine the meaning of a place: the other side of a contradiction, the claim that
+    overrides it, and the assignment of its value.
 
     Args:
         folder: its jobs are searched.
@@ -621,7 +628,7 @@ def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Lo
 
 
 def references(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
-    """Every place of the job that states the same quantity or setting, and the places of findings about it."""
+    """Return every place of the job that states the same quantity or setting, and the places of findings about it."""
     places = Places(folder)
     found: list[Location] = []
     for judged in folder.jobs_with(path):

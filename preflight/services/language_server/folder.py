@@ -1,10 +1,11 @@
-"""One folder of an editor: its jobs as `preflight lint` finds them, and places in texts in both terms.
+"""One folder of an editor: its jobs as `preflight lint` finds them, and conversion between positions of editor and
+preflight.
 
 preflight counts lines at line feeds and columns in characters, both from 1. An editor also ends a line at a carriage
 return, counts from 0, and counts columns in the units that it agreed on with the server, usually those of UTF-16.
 
-After a change only the jobs that it concerns are read and judged again. Which jobs there are is found by reading the
-whole folder, in the background. Everything here runs in one worker thread.
+After a change only the affected jobs are read and judged again. The set of jobs is found by reading the whole folder,
+in the background. Everything here runs in one worker thread.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Text:
         self._editor_starts = [0, *(match.end() for match in _EDITOR_LINE_END.finditer(text))]
 
     def offset(self, line: int, column: int) -> int:
-        """The offset of a line and column of preflight, moved into the text if it is outside."""
+        """Return the offset of a line and column of preflight, moved into the text if it is outside."""
         if line > len(self._starts):
             return len(self.text)
         start = self._starts[max(line, 1) - 1]
@@ -68,13 +69,13 @@ class Text:
         return min(start + max(column, 1) - 1, max(start, end))
 
     def place(self, position: types.Position) -> tuple[int, int]:
-        """The line and column of preflight at a position of the editor."""
+        """Return the line and column of preflight at a position of the editor."""
         offset = self.offset_at(position)
         line = bisect_right(self._starts, offset)
         return line, offset - self._starts[line - 1] + 1
 
     def offset_at(self, position: types.Position) -> int:
-        """The offset at a position of the editor, moved into the text if it is outside."""
+        """Return the offset at a position of the editor, moved into the text if it is outside."""
         if position.line >= len(self._editor_starts):
             return len(self.text)
         line = self._editor_line(max(position.line, 0))
@@ -87,19 +88,19 @@ class Text:
         return start + len(line)
 
     def position(self, offset: int) -> types.Position:
-        """The editor's position of an offset."""
+        """Return the editor's position of an offset."""
         line = bisect_right(self._editor_starts, offset) - 1
         before = self._editor_line(line)[: offset - self._editor_starts[line]]
         return types.Position(line, self._codec.client_num_units(before))
 
     def range(self, line: int, column: int, end_line: int, end_column: int) -> types.Range:
-        """The editor's range between two places of preflight."""
+        """Return the editor's range between two places of preflight."""
         start = self.offset(line, column)
         end = max(start, self.offset(end_line, end_column))
         return types.Range(self.position(start), self.position(end))
 
     def line(self, number: int) -> str:
-        """A line of preflight, counted from 1, without its end; empty if there is none."""
+        """Return a line of preflight, counted from 1, without its end; empty if there is none."""
         if not 1 <= number <= len(self._starts):
             return ""
         end = self._starts[number] if number < len(self._starts) else len(self.text)
@@ -111,12 +112,12 @@ class Text:
         return self.text[start:end].rstrip("\r\n")
 
 
-#: Longer ones name no file: Linux allows paths of 4096 bytes, and each may become three characters.
+#: Longest URI of a file: Linux allows paths of 4096 bytes, and each byte may become three characters.
 _MAX_LENGTH = 3 * 4096 + 16
 
 
 def path_of(uri: str) -> Path | None:
-    """The absolute path that a `file:` URI names; None for any other URI, such as that of an unsaved new document."""
+    """Return the absolute path of a `file:` URI; None for any other URI, such as that of an unsaved new document."""
     if len(uri) > _MAX_LENGTH:
         return None
     try:
@@ -126,22 +127,22 @@ def path_of(uri: str) -> Path | None:
         return None
     if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost") or not path.startswith("/"):
         return None
-    # With `..` removed, so that a path that begins with that of a folder is inside it.
+    # With `..` removed, so that a path that begins with a folder's path is inside the folder.
     return None if "\0" in path else Path(os.path.normpath(path))
 
 
 def uri_of(path: Path) -> str:
-    """The URI of an absolute path."""
+    """Return the URI of an absolute path."""
     return path.as_uri()
 
 
-#: Until the folder has been read, the files beside an open one stand for it.
+#: Until the folder has been read, only this many files in the folder of an open file are read.
 _MAX_BESIDE = 100
 _BOM = b"\xef\xbb\xbf"
 
 
 class Superseded(BaseException):
-    """A run was stopped: there is something newer, or its deadline has passed.
+    """A run was stopped, because a newer change exists or its deadline has passed.
 
     Not an `Exception`, so that no handler of a reader or rule catches it.
     """
@@ -151,8 +152,8 @@ class Watch:
     """Stops a run between two files or two rules.
 
     Args:
-        stop: set as soon as the result is no longer wanted.
-        deadline_s: seconds that the run may take.
+        stop: set as soon as the result is no longer needed.
+        deadline_s: time limit of the run in seconds.
     """
 
     def __init__(self, stop: threading.Event, deadline_s: float) -> None:
@@ -160,7 +161,6 @@ class Watch:
         self._end = time.monotonic() + deadline_s
 
     def __call__(self, step: Step) -> None:
-        """Raise Superseded if the run is to stop."""
         if self._stop.is_set() or time.monotonic() > self._end:
             raise Superseded
 
@@ -179,7 +179,7 @@ class JudgedJob:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Every file that was read for it."""
+        """Return every file that was read for the job."""
         return frozenset(file.path for file in self.job.files)
 
 
@@ -188,7 +188,7 @@ class Folder:
 
     Args:
         root: the folder; nothing outside is read, and paths are relative to it.
-        choices: what the user chose on the command line of the server.
+        choices: the options of the server's command line.
         is_workspace: whether the user opened the folder itself; otherwise only single files in it.
         codec: the editor's units of columns.
     """
@@ -197,7 +197,7 @@ class Folder:
         self.root = root
         self.codec = codec
         self.jobs: dict[str, JudgedJob] = {}
-        #: Whether all jobs of the folder are known, as far as the last look at the disk.
+        #: Whether all jobs of the folder were known when the disk was last read.
         self.is_complete = not is_workspace
         self._is_workspace = is_workspace
         self._choices = choices
@@ -207,7 +207,7 @@ class Folder:
         self._assumed: dict[str, Job] = {}
 
     def relative(self, path: Path) -> str:
-        """A path relative to the root."""
+        """Return a path relative to the root."""
         return os.path.relpath(path, self.root)
 
     def read_all(self, buffers: Mapping[str, bytes], watch: Watch) -> None:
@@ -218,7 +218,7 @@ class Folder:
             watch: stops the run.
 
         Raises:
-            Superseded: it was stopped; what was known before is kept.
+            Superseded: it was stopped; the earlier results are kept.
             UsageError: the configuration cannot be used.
         """
         if not self._is_workspace:
@@ -231,7 +231,7 @@ class Folder:
         self.is_complete = True
 
     def read_again(self, buffers: Mapping[str, bytes], touched: frozenset[str], watch: Watch) -> None:
-        """Read and judge the jobs again that are concerned by texts that differ from those of the last run.
+        """Read and judge the jobs again whose texts differ from the last run.
 
         Args:
             buffers: the open files, by path relative to the root.
@@ -239,7 +239,7 @@ class Folder:
             watch: stops the run.
 
         Raises:
-            Superseded: it was stopped; what was known before is kept.
+            Superseded: it was stopped; the earlier results are kept.
             UsageError: the configuration cannot be used.
         """
         paths = {*buffers, *self._buffers}
@@ -255,17 +255,19 @@ class Folder:
         entries = changed & self._judged_paths(buffers)
         if not self.is_complete:
             for path in list(entries):
-                entries |= self._beside(path)
+                entries |= self._sibling_files(path)
         kept = {name: judged for name, judged in self.jobs.items() if name not in concerned}
         found = self._read((entries | inside) - elsewhere, buffers, watch)
         self._accept({**kept, **found}, buffers, watch)
 
     def jobs_with(self, path: str) -> list[JudgedJob]:
-        """The jobs that a file belongs to."""
+        """Return the jobs that a file belongs to."""
         return [judged for judged in self.jobs.values() if path in judged.paths]
 
     def planned_jobs(self, path: str, watch: Watch) -> list[Job]:
-        """The jobs of a file as `preflight plan` reads them: variables that the caller may set have their defaults."""
+        """Return the jobs of a file as `preflight plan` reads them: variables that the caller may set have their
+        defaults.
+        """
         found: list[Job] = []
         for judged in self.jobs_with(path):
             name = judged.job.name
@@ -277,11 +279,11 @@ class Folder:
         return found
 
     def buffer(self, path: str) -> bytes | None:
-        """The text of the editor that was judged; None for a file that is not open."""
+        """Return the editor's text that was judged; None for a file that is not open."""
         return self._buffers.get(path)
 
     def content(self, path: str) -> bytes | None:
-        """The content of a file as it was judged: of the editor if it is open there; None if it cannot be read."""
+        """Return the content of a file as it was judged: the editor's text if it is open; None if it cannot be read."""
         if path in self._buffers:
             return self._buffers[path]
         try:
@@ -290,18 +292,18 @@ class Folder:
             return None
 
     def text(self, path: str) -> Text:
-        """The text of a file as it was judged; empty if it cannot be read."""
+        """Return the text of a file as it was judged; empty if it cannot be read."""
         content = self.content(path) or b""
         text = content.removeprefix(_BOM).decode("utf-8", "replace") if len(content) <= MAX_BYTES else ""
         return Text(text, self.codec)
 
-    def judged_with(self, name: str, path: str, content: bytes, watch: Watch) -> Report | None:
-        """The report on a job if one of its files had another content; None if there would be no such job."""
+    def judge_with(self, name: str, path: str, content: bytes, watch: Watch) -> Report | None:
+        """Return the report on a job with other content in one of its files; None if the job would not exist."""
         judged = self.jobs.get(name)
         if judged is None:
             return None
         read = self._read(judged.paths, {**self._buffers, path: content}, watch)
-        return self._judged(read[name].job, watch).report if name in read else None
+        return self._judge(read[name].job, watch).report if name in read else None
 
     def _configure(self) -> None:
         chosen = choose(self._choices, self.root, self.root, repository_of(self.root))
@@ -310,7 +312,7 @@ class Folder:
             self._configuration = chosen.configuration
 
     def _judged_paths(self, buffers: Mapping[str, bytes]) -> set[str]:
-        """The open files that the configuration does not exclude."""
+        """Return the open files that the configuration does not exclude."""
         excluded = Excluded(self._configuration.exclude)
         return {path for path in buffers if not _is_excluded(path, excluded)}
 
@@ -325,7 +327,7 @@ class Folder:
         return {job.name: JudgedJob(job) for job in jobs}
 
     def _accept(self, found: dict[str, JudgedJob], buffers: Mapping[str, bytes], watch: Watch) -> None:
-        """Judge the jobs with open files, and replace what was known."""
+        """Judge the jobs with open files, and replace the earlier results."""
         judged: dict[str, JudgedJob] = {}
         for name, one in found.items():
             before = self.jobs.get(name)
@@ -334,20 +336,20 @@ class Folder:
             elif before is not None and before.report is not None and before.job == one.job:
                 judged[name] = before
             else:
-                judged[name] = self._judged(one.job, watch)
+                judged[name] = self._judge(one.job, watch)
         self.jobs = judged
         self._buffers = dict(buffers)
         self._assumed = {}
 
-    def _judged(self, job: Job, watch: Watch) -> JudgedJob:
+    def _judge(self, job: Job, watch: Watch) -> JudgedJob:
         recording = Recording(
             jobs=(job,), created=api.now(), tool_version=__version__, configuration=self._configuration
         )
         with running():
             return JudgedJob(job, judge(recording, progress=watch))
 
-    def _beside(self, path: str) -> set[str]:
-        """Files in the folder of a file, as long as it is not known which belong together."""
+    def _sibling_files(self, path: str) -> set[str]:
+        """Return files in the folder of a file, as long as it is unknown which files belong together."""
         found: set[str] = set()
         folder = os.path.dirname(path)  # noqa: PTH120
         with contextlib.suppress(OSError), os.scandir(self.root / folder) as entries:
@@ -360,7 +362,7 @@ class Folder:
 
 
 def _named_in(job: Job) -> set[str]:
-    """The files of a job, those that it refers to, and those that it could not read."""
+    """Return the files of a job, those that it refers to, and those that it could not read."""
     names = {file.path for file in job.files}
     names.update(reference.target for reference in job.references)
     names.update(note.span.path for note in job.notes if note.kind is not NoteKind.MISSING)
@@ -374,7 +376,7 @@ def _is_excluded(path: str, excluded: Excluded) -> bool:
 
 
 def closest(folders: Iterable[Path], path: Path) -> Path | None:
-    """The innermost of the folders that contains a path."""
+    """Return the innermost of the folders that contains a path."""
     return max(
         (folder for folder in folders if folder in path.parents), key=lambda folder: len(folder.parts), default=None
     )

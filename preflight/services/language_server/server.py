@@ -41,15 +41,15 @@ log = logging.getLogger(__name__)
 
 #: Open files that are judged with their unsaved texts; further ones are ignored.
 MAX_OPEN_FILES = 200
-#: Seconds without another keystroke before the job is judged.
+#: Delay in seconds after the last keystroke before the job is judged.
 TYPING_PAUSE_S = 0.04
-#: Seconds of calm before a whole folder is read in the background.
+#: Delay in seconds after the last change before a whole folder is read in the background.
 IDLE_PAUSE_S = 0.3
-#: Seconds that one run over a job, one over a folder, and the answer to one request may take.
+#: Time limits in seconds for a run over a job, a run over a folder, and the response to a request.
 JOB_DEADLINE_S, FOLDER_DEADLINE_S, ANSWER_DEADLINE_S = 20.0, 120.0, 10.0
-#: Begin every message, whichever header comes first.
+#: First bytes of every message, whichever header comes first.
 _FIRST_BYTES = b"Content-"
-#: Files that decide what is read in a folder.
+#: Files that determine which files of a folder are read.
 _DECIDING = frozenset((".gitignore", "preflight.toml", "pyproject.toml"))
 
 
@@ -98,10 +98,10 @@ class Server(LanguageServer):
         self._stop_job = threading.Event()
         self._loop_task: asyncio.Task[None] | None = None
 
-    # --- what the editor says ---
+    # --- notifications from the editor ---
 
     def start_judging(self) -> None:
-        """Begin to judge in the background; called in the loop, when the editor is ready."""
+        """Start judging in the background; called in the event loop, when the editor is ready."""
         if self._loop_task is None:
             self._loop_task = asyncio.get_running_loop().create_task(self._judge_forever())
             # The first finding must not wait until every rule has been imported.
@@ -109,7 +109,7 @@ class Server(LanguageServer):
             self._worker.submit(registry.sources)
 
     def set_text(self, uri: str, version: int | None) -> None:
-        """Take the text of a file as the editor has it now."""
+        """Use the editor's present text of a file."""
         path = path_of(uri)
         document = self.workspace.text_documents.get(unquote(uri))
         if path is None or document is None:
@@ -127,7 +127,7 @@ class Server(LanguageServer):
             self._change()
 
     def touch(self, uri: str, *, exists: bool) -> None:
-        """A file has changed on disk, was made or was deleted."""
+        """Handle a file that was changed, created or deleted on disk."""
         path = path_of(uri)
         if path is None:
             return
@@ -162,7 +162,7 @@ class Server(LanguageServer):
         super().shutdown()  # type: ignore[no-untyped-call]
 
     def forget_folders(self) -> None:
-        """The folders of the editor are others now."""
+        """Handle a change of the editor's folders."""
         self._folders.clear()
         self._change()
 
@@ -186,12 +186,12 @@ class Server(LanguageServer):
                 yield path
 
     def _root_of(self, path: Path) -> tuple[Path, bool]:
-        """The folder of the editor that a file is in, and whether there is one; otherwise the file's own folder."""
+        """Return the editor's folder with a file, and whether there is one; otherwise the file's own folder."""
         root = closest(self._roots(), path)
         return (root, True) if root is not None else (path.parent, False)
 
-    def _by_folder(self) -> dict[Path, dict[str, bytes]]:
-        """The open files of each folder, by path relative to it."""
+    def _buffers_by_folder(self) -> dict[Path, dict[str, bytes]]:
+        """Return the open files of each folder, by path relative to it."""
         found: dict[Path, dict[str, bytes]] = {folder: {} for folder in self._folders}
         for file in self._open.values():
             root, is_workspace = self._root_of(file.path)
@@ -220,10 +220,10 @@ class Server(LanguageServer):
                 log.exception("judging failed")
 
     async def _judge_jobs(self) -> None:
-        """Judge the jobs of every open file as they are now, and send the result unless it is stale."""
+        """Judge the present jobs of every open file, and send the result unless it is stale."""
         generation = self._generation
         self._stop_job.clear()
-        for root, buffers in self._by_folder().items():
+        for root, buffers in self._buffers_by_folder().items():
             folder = self._folders[root]
             touched = frozenset(folder.relative(path) for path in self._touched if root in path.parents)
             watch = Watch(self._stop_job, JOB_DEADLINE_S)
@@ -236,14 +236,14 @@ class Server(LanguageServer):
         await self._publish(generation)
 
     async def _read_folders(self) -> None:
-        """Read each folder whose jobs are not all known, once the user stops typing."""
+        """Read each folder with unknown jobs, once the user stops typing."""
         while not all(folder.is_complete for folder in self._folders.values()):
             generation = self._generation
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), IDLE_PAUSE_S)
                 return  # Something changed, and comes first.
             self._stop_folder.clear()
-            for root, buffers in self._by_folder().items():
+            for root, buffers in self._buffers_by_folder().items():
                 folder = self._folders[root]
                 if folder.is_complete or not buffers:
                     folder.is_complete = True
@@ -257,19 +257,19 @@ class Server(LanguageServer):
             await self._publish(generation)
 
     async def _run(self, work: Callable[[], object], root: Path) -> bool:
-        """Run something in the worker; whether it was done."""
+        """Run `work` in the worker. Returns whether it completed."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._worker, work)
         except UsageError as error:
-            self._say(f"{root}: {error}")
+            self._show_once(f"{root}: {error}")
             self._folders.pop(root, None)
             return False
         except (Superseded, BudgetExceeded):
             return False
         return True
 
-    def _say(self, text: str) -> None:
-        """Show a message, once."""
+    def _show_once(self, text: str) -> None:
+        """Show a message, but only once."""
         shown = clean(text)
         if shown not in self._said and len(self._said) < MAX_OPEN_FILES:
             self._said.add(shown)
@@ -297,17 +297,17 @@ class Server(LanguageServer):
     # --- answers ---
 
     async def answer(self, uri: str, make: Callable[[Folder, str, Watch], T]) -> T | None:
-        """The result of `make` for an open file, judged as it is now; None if it is not ready in time.
+        """Return the result of `make` for the present text of an open file; None if it is not ready in time.
 
         Args:
             uri: of the file.
-            make: is called in the worker with the folder, the path relative to it, and what stops it.
+            make: called in the worker with the folder, the path relative to it, and an object that stops the run.
         """
         file = self._open.get(uri)
         if file is None:
             return None
         root = self._root_of(file.path)[0]
-        buffers = self._by_folder()[root]
+        buffers = self._buffers_by_folder()[root]
         folder = self._folders[root]
         self._stop_folder.set()
         stop = threading.Event()
@@ -333,11 +333,11 @@ class Server(LanguageServer):
         return None
 
     def report_server_error(self, error: Exception, source: Any) -> None:
-        """Log what went wrong with a message; a window for each malformed one would hide the editor."""
+        """Log an error in the handling of a message; a window for each malformed message would hide the editor."""
         log.warning("%s: %s", type(error).__name__, clean(str(error))[:500])
 
     def versions(self, root: Path) -> dict[str, int]:
-        """The versions of the open files below a folder, by path relative to it."""
+        """Return the versions of the open files below a folder, by path relative to it."""
         folder = self._folders[root]
         return {
             folder.relative(file.path): file.version
@@ -345,8 +345,8 @@ class Server(LanguageServer):
             if root in file.path.parents and file.version is not None
         }
 
-    def as_client_takes_it(self, edit: types.WorkspaceEdit | None) -> types.WorkspaceEdit | None:
-        """An edit without versions, if the editor knows no edits of versioned documents."""
+    def adapt_edit_to_client(self, edit: types.WorkspaceEdit | None) -> types.WorkspaceEdit | None:
+        """Return an edit without versions if the editor does not support edits of versioned documents."""
         workspace = self.client_capabilities.workspace
         supported = workspace.workspace_edit.document_changes if workspace and workspace.workspace_edit else False
         if edit is None or supported:
@@ -360,7 +360,7 @@ class Server(LanguageServer):
 
 
 def make_server(choices: Choices) -> Server:
-    """A server that handles every request that it announces."""
+    """Return a server that handles every request that it announces."""
     server = Server(choices)
 
     @server.feature(types.INITIALIZED)
@@ -427,14 +427,14 @@ def make_server(choices: Choices) -> Server:
             lambda folder, path, watch: actions(folder, path, params.range, only, server.versions(folder.root), watch),
         )
         for action in found or ():
-            action.edit = server.as_client_takes_it(action.edit)
+            action.edit = server.adapt_edit_to_client(action.edit)
         return found
 
     return server
 
 
 def _watch_files(server: Server) -> None:
-    """Ask the editor to report files that change outside of it, if it can."""
+    """Request events about files that change outside the editor, if the editor supports them."""
     workspace = server.client_capabilities.workspace
     if workspace and workspace.did_change_watched_files and workspace.did_change_watched_files.dynamic_registration:
         options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher("**/*")])
@@ -443,10 +443,10 @@ def _watch_files(server: Server) -> None:
 
 
 def serve(choices: Choices, address: tuple[str, int] | None = None) -> None:
-    """Serve one editor until it leaves, on standard input and output, or on a TCP port.
+    """Serve one editor until it disconnects, on standard input and output, or on a TCP port.
 
     Args:
-        choices: what the user chose on the command line.
+        choices: the options of the command line.
         address: host and port to listen on.
 
     Raises:
@@ -457,35 +457,35 @@ def serve(choices: Choices, address: tuple[str, int] | None = None) -> None:
         with contextlib.suppress(SystemExit):
             asyncio.run(_serve_first(server, *address))
         return
-    # Whatever else prints would break the protocol.
+    # Any other output would break the protocol.
     out, sys.stdout = sys.stdout.buffer, sys.stderr
     server.start_io(sys.stdin.buffer, out)
 
 
-class _Begun:
-    """A stream whose first bytes were read already."""
+class _PrefixedStream:
+    """A stream whose first bytes were already read."""
 
     def __init__(self, first: bytes, rest: asyncio.StreamReader) -> None:
         self._first = first
         self._rest = rest
 
     async def readline(self) -> bytes:
-        """The next line. The first bytes do not hold its end."""
+        """Return the next line. The first bytes do not hold its end."""
         first, self._first = self._first, b""
         return first + await self._rest.readline()
 
     async def readexactly(self, count: int) -> bytes:
-        """Bytes after a line that was read."""
+        """Return bytes after a line that was read."""
         return await self._rest.readexactly(count)
 
 
 async def _serve_first(server: Server, host: str, port: int) -> None:
-    """Serve the first editor that connects. Nobody else is let in, and the server ends with the connection.
+    """Serve the first editor that connects. Further connections are refused, and the server ends with the first one.
 
     Any page in a browser can send a request to a port of the same machine, with messages to the server as its body.
     Therefore a connection counts only if it begins with a header of the protocol.
     """
-    connected: asyncio.Future[tuple[_Begun, asyncio.StreamWriter]]
+    connected: asyncio.Future[tuple[_PrefixedStream, asyncio.StreamWriter]]
     connected = asyncio.get_running_loop().create_future()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -494,10 +494,10 @@ async def _serve_first(server: Server, host: str, port: int) -> None:
         except (OSError, EOFError):
             first = b""
         if first != _FIRST_BYTES or connected.done():
-            log.info("a connection was refused: it is not the first one, or does not begin like that of an editor")
+            log.info("a connection was refused: it is not the first, or does not begin with a header of the protocol")
             writer.close()
         else:
-            connected.set_result((_Begun(first, reader), writer))
+            connected.set_result((_PrefixedStream(first, reader), writer))
 
     try:
         listener = await asyncio.start_server(connect, host, port)

@@ -104,7 +104,7 @@ _OF_HYDRA = re.compile(r"^defaults:|^[ \t]*_target_:|\$\{", re.MULTILINE)
 
 
 def with_underscores(root: Node) -> Node:
-    """The same mapping with `_` for `-` in its keys."""
+    """Return the same mapping with `_` for `-` in its keys."""
     return replace(root, members=tuple(replace(item, key=item.key.replace("-", "_")) for item in root.members))
 
 
@@ -191,7 +191,7 @@ _MAX_BASES = 12
 
 @functools.lru_cache(maxsize=256)
 def _root_of(file: SourceFile) -> Node | None:
-    """The root of a base. Hundreds of configurations in one repository share the same few bases."""
+    """Return the root of a base. Hundreds of configurations in one repository share the same few bases."""
     return document_of(file).root
 
 
@@ -206,7 +206,7 @@ class FrameworkSource:
         self.starts_jobs = any(key.quantity in _COUNTS for key in framework.keys)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether the beginning of the file has the framework's own keys."""
+        """Return whether the beginning of the file has the framework's own keys."""
         if not file.path.lower().endswith(self.framework.suffixes):
             return False
         head = file.text[: self.framework.head]
@@ -229,7 +229,7 @@ class FrameworkSource:
         return Reading(tuple(claims), notes=notes, suppressions=suppressions(file))
 
     def _bundled(self, node_claims: NodeClaims, tree: Tree) -> Iterator[Claim]:
-        """The framework, if a folder above the file has its package: a fork has settings of its own."""
+        """Yield the framework if a folder above the file contains its package: a fork has its own settings."""
         package = self.framework.programs[0].partition(".")[0] if self.framework.programs else ""
         folder = posixpath.dirname(node_claims.file.path)
         while package:
@@ -242,8 +242,8 @@ class FrameworkSource:
             folder = posixpath.dirname(folder)
 
     def _bases(self, file: SourceFile, root: Node | None, tree: Tree) -> Iterator[tuple[SourceFile, Node | None]]:
-        """The files that this one builds on, with their roots, highest precedence first; of several names the last one
-        wins.
+        """Yield the files that this one builds on, with their roots, highest precedence first; of several names the
+        last one wins.
         """
         waiting = [(file, root)]
         seen = {file.path}
@@ -273,7 +273,7 @@ class FrameworkSource:
 
 
 def keys_in_force(framework: Framework, root: Node) -> Iterator[tuple[Key, Member]]:
-    """The keys that the file has; for each quantity only the first."""
+    """Yield the keys that the file has; for each quantity only the first."""
     stated: set[str] = set()
     for key in framework.keys:
         member = root.member(*key.path.split("."))
@@ -286,7 +286,7 @@ def keys_in_force(framework: Framework, root: Node) -> Iterator[tuple[Key, Membe
 
 
 def _key(path: str, row: Any) -> Key:
-    """A key from its row: a quantity, a quantity and a reader, or a table of both and more."""
+    """Return a key from its row: a quantity, a quantity and a reader, or a table of both and more."""
     if isinstance(row, dict):
         relation = Relation(row.get("relation", Relation.SETS))
         return Key(path, row["quantity"], READERS[row.get("read", "count")], relation, row.get("beside", ""))
@@ -314,12 +314,12 @@ PYTHON_FRAMEWORKS = tuple(FRAMEWORKS[name] for name in ("torchtitan", "megatron-
 
 
 def source_of(file: SourceFile) -> FrameworkSource | None:
-    """The source of a framework's configuration; None for any other file."""
+    """Return the source of a framework's configuration; None for any other file."""
     return next((source for source in SOURCES if source.recognises(file)), None)
 
 
 def framework_of(program: str) -> Framework | None:
-    """The framework whose own program this is (`torchtitan.train`, `torchtitan/train.py`)."""
+    """Return the framework whose own program this is (`torchtitan.train`, `torchtitan/train.py`)."""
     dotted = program.removesuffix(".py").replace("/", ".")
     for source in SOURCES:
         if any(dotted == name or dotted.endswith("." + name) for name in source.framework.programs):
@@ -349,7 +349,7 @@ class DeepSpeedSource:
     roles = ("config",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
+        """Return whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
         name = posixpath.basename(file.path)
         if not name.lower().endswith((".json", ".hjson", ".jsonc")):
             return False
@@ -361,7 +361,7 @@ class DeepSpeedSource:
         return shared >= 3 or (shared >= 1 and _FILE_NAME.fullmatch(name) is not None)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the configuration's claims; a malformed value gives a located note and does not affect the rest."""
+        """State the configuration's claims; a malformed value becomes a located note and does not affect the rest."""
         document = parse(file.text)
         notes = [_note(file, fault) for fault in document.faults[:MAX_NOTES]]
         claims: list[Claim] = []
@@ -552,7 +552,7 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
 
 
 def _may_be_secret(node: Node) -> bool:
-    """Whether the value of a key with a secret's name may be one.
+    """Return whether the value of a key with a secret's name may be one.
 
     A section, a truth value, null, and a list of names of secrets are not.
     """
@@ -585,7 +585,7 @@ def _setting_value(node: Node, read: Callable[[Node], Value]) -> Value:
 
 
 def _float_of(node: Node) -> Value:
-    """The value as OmegaConf reads it."""
+    """Return the value as OmegaConf reads it."""
     value = value_of(node)
     if isinstance(value, Known) and isinstance(value.value, str) and _FLOAT_WITHOUT_DOT.fullmatch(value.value):
         return Known(float(value.value))
@@ -618,7 +618,7 @@ class PaddleRecSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is YAML with a runner that has PaddleRec's keys."""
+        """Return whether it is YAML with a runner that has PaddleRec's keys."""
         if not file.path.lower().endswith((".yaml", ".yml")) or _RUNNER.search(file.text) is None:
             return False
         return _PADDLEREC_KEYS.search(file.text) is not None
@@ -714,7 +714,9 @@ class IndexListSource:
     roles = ("index",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of an index file and its first lines are paths, one per line and nothing else."""
+        """Return whether it has the name of an index file and its first lines are paths, one per line and nothing
+        else.
+        """
         if posixpath.basename(file.path) not in ("train.list", "test.list"):
             return False
         head = [line.strip() for line in file.text[:2048].split("\n")[:20] if line.strip()]

@@ -63,7 +63,7 @@ class ModelConfigSource:
     roles = (MODEL_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is JSON with a model's type, layers and width."""
+        """Return whether it is JSON with a model's type, layers and width."""
         if not file.path.lower().endswith(".json"):
             return False
         head = file.text[:_MODEL_HEAD]
@@ -85,7 +85,7 @@ class ModelConfigSource:
 
 
 def config_of(path: str, tree: Tree, resolved: str | None) -> str | None:
-    """The configuration in a folder that is named as a model, or the file itself; None if the tree has none."""
+    """Return the configuration in a folder that is named as a model, or the file itself; None if the tree has none."""
     if resolved is None or "://" in path:
         return None
     target = resolved if path.endswith(".json") else posixpath.join(resolved, _FILE)
@@ -138,7 +138,7 @@ class Sizes:
         self._root = root
 
     def number(self, name: str, default: int | None = None) -> int:
-        """A whole number."""
+        """Return a whole number."""
         node = self._model.at(name)
         value = node.value if node is not None else None
         value = default if value is None else value
@@ -147,18 +147,20 @@ class Sizes:
         return value
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """A boolean."""
+        """Return a boolean."""
         node = self._model.at(name) or self._root.at(name)
         return node.value if node is not None and isinstance(node.value, bool) else default
 
     def has(self, name: str) -> bool:
-        """Whether there is a value."""
+        """Return whether there is a value."""
         node = self._model.at(name)
         return node is not None and node.value is not None
 
 
 def parameters_of(kind: str, sizes: Sizes) -> int | None:
-    """The number of parameters of a model of this `model_type`; None if the kind is unknown or a size is missing."""
+    """Return the number of parameters of a model of this `model_type`; None if the kind is unknown or a size is
+    missing.
+    """
     try:
         if kind in _DENSE:
             return _count_grouped_attention(kind, sizes)
@@ -202,7 +204,8 @@ def _count_grouped_attention(kind: str, sizes: Sizes) -> int:
 
 
 def _count_latent_attention(sizes: Sizes, *, corrected: bool) -> int:
-    """The parameters of a model with DeepSeek's latent attention: its first layers are dense, the others have experts.
+    """Return the parameters of a model with DeepSeek's latent attention: its first layers are dense, the others have
+    experts.
 
     `corrected`: whether a bias for each expert corrects the router's choice.
     """
@@ -264,7 +267,7 @@ PRECISIONS = ("fp16", "bf16")
 
 
 def fsdp_setting(key: str) -> tuple[str, Reader] | None:
-    """The quantity of a setting, with or without the `fsdp_` prefix, and the function that reads its value."""
+    """Return the quantity of a setting, with or without the `fsdp_` prefix, and the function that reads its value."""
     return _FSDP.get(key.removeprefix("fsdp_"))
 
 
@@ -278,7 +281,7 @@ def state_fsdp(node_claims: NodeClaims, members: Iterable[Member]) -> None:
 
 
 def precision_of(name: str, value: Value) -> Value | None:
-    """The precision that `fp16` or `bf16` selects; None when it is off or left to the library (`auto`)."""
+    """Return the precision that `fp16` or `bf16` selects; None when it is off or left to the library (`auto`)."""
     on = as_bool(value)
     return Known(name) if on == Known(True) else None
 
@@ -292,7 +295,9 @@ _PADDLE_FALSE = ("false", "f", "no", "n", "0")
 
 
 def converted(name: str, item: Plain) -> Plain:
-    """The value that the parser reads from an argument; unchanged if the parser stops, since a rule quotes it."""
+    """Return the value that the parser reads from an argument; unchanged if the parser stops, since a rule quotes
+    it.
+    """
     kind, text = FIELDS[name], str(item)
     if kind == "bool":
         return True if text.lower() in _PADDLE_TRUE else False if text.lower() in _PADDLE_FALSE else item
@@ -353,7 +358,9 @@ class TrainerConfigSource:
     roles = (TRAINER_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether the file is YAML or JSON and has at least two keys that are typical of a trainer's configuration."""
+        """Return whether the file is YAML or JSON and has at least two keys that are typical of a trainer's
+        configuration.
+        """
         if not file.path.lower().endswith((".yaml", ".yml", ".json")):
             return False
         head = file.text[:_HEAD]
@@ -466,7 +473,7 @@ def _references(node_claims: NodeClaims, member: Member | None, role: str, tree:
 
 
 def _model(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Reference]:
-    """The model's own configuration, where the file names a folder of the tree."""
+    """Yield the model's own configuration, where the file names a folder of the tree."""
     for key in ("model_name_or_path", "base_model"):
         member, path = root.member(key), root.text(key)
         target = config_of(path, tree, tree.resolve(path, relative_to=node_claims.file.path)) if path else None
@@ -517,7 +524,7 @@ class AccelerateSource:
     roles = (ACCELERATE_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is YAML or JSON with Accelerate's distribution settings."""
+        """Return whether it is YAML or JSON with Accelerate's distribution settings."""
         if not file.path.lower().endswith((".yaml", ".yml", ".json")):
             return False
         head = file.text[:_ACCELERATE_HEAD]
@@ -551,9 +558,9 @@ class AccelerateSource:
 
 
 def starts_by_deepspeed(root: Node, machines: str = "", launcher: str = "") -> bool:
-    """Whether accelerate hands the launch to `deepspeed`, which reaches the other machines itself.
+    """Return whether accelerate passes the launch to `deepspeed`, which reaches the other machines itself.
 
-    `machines` and `launcher` come from the command line, which wins over the file.
+    `machines` and `launcher` come from the command line, which takes precedence over the file.
     """
     count = root.at("num_machines")
     number = machines or (str(count.value) if count is not None else "")
@@ -642,14 +649,14 @@ def _processes(value: Value) -> Value:
 
 
 def host(value: Value) -> Value:
-    """A host name, unless it is a placeholder."""
+    """Return a host name, unless it is a placeholder."""
     from preflight.sources.launchers.claim_builder import unresolved_if_placeholder
 
     return unresolved_if_placeholder(as_text(value))
 
 
 def free_port(value: Value) -> Value:
-    """A port; with 0 accelerate uses any free one."""
+    """Return a port; with 0 accelerate uses any free one."""
     return Unresolved("0: any free port") if value in (Known(0), Known("0")) else as_int(value)
 
 

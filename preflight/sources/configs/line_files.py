@@ -66,14 +66,14 @@ class DotenvSource:
     roles = ("environment", MPI_PARAMETERS)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether its name is that of such a file, and it sets a variable that ranks read."""
+        """Return whether its name is that of such a file, and it sets a variable that ranks read."""
         name = posixpath.basename(file.path).lower()
         if not _NCCL.fullmatch(name) and (name.endswith(_NO_VARIABLES) or not _FILE_NAMES.fullmatch(name)):
             return False
         return _RANK_VARIABLES.search(file.text[:20000]) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State every variable, in the scope of the launch that is given the file."""
+        """State every variable, in the scope of the launch that uses the file."""
         notes: list[Note] = []
         claims: dict[str, Claim] = {}
         for claim in _variable_claims(file, scope, notes, prefix="OMPI_MCA_" if role == MPI_PARAMETERS else ""):
@@ -85,7 +85,7 @@ class DotenvSource:
 
 
 def variables_in(file: SourceFile) -> tuple[Variable, ...]:
-    """The variables that a file sets, the last value of each; a secret has no value."""
+    """Return the variables that a file sets, the last value of each; a secret has no value."""
     found = {
         claim.quantity: Variable(claim.quantity.removeprefix("env."), claim.value, claim.span, claim.spelling)
         for claim in _variable_claims(file, WHOLE_JOB, [])
@@ -149,7 +149,7 @@ _OTHER_SUFFIXES = (".py", ".sh", ".json", ".yaml", ".yml", ".md", ".rst", ".toml
 
 
 class _Line(NamedTuple):
-    """One host line; `slots` is None if the line gives none."""
+    """One host line; `slots` is None if the line does not set it."""
 
     host: str
     slots: int | None
@@ -164,7 +164,7 @@ class HostfileSource:
     roles = ("hostfile",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of a hostfile and most of its first lines are hosts."""
+        """Return whether it has the name of a hostfile and most of its first lines are hosts."""
         name = posixpath.basename(file.path)
         if name.lower().endswith(_OTHER_SUFFIXES) or not _NAMED.fullmatch(name):
             return False
@@ -182,7 +182,7 @@ class HostfileSource:
         )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the hosts, their slots, and the totals; a bad line gives a note, and no total is known."""
+        """State the hosts, their slots, and the totals; after a bad line, which becomes a note, totals are unknown."""
         # Checked before a line is read: claims about only the first hosts would be wrong for the job.
         if file.text.count("\n") > MAX_LINES:
             message = f"{file.path} has more than {MAX_LINES} lines, too many for a hostfile; it was not read"
@@ -223,7 +223,7 @@ def _lines(file: SourceFile) -> tuple[list[_Line], tuple[Note, ...]]:
 
 
 def _match(line: str) -> tuple[str, int | None] | str:
-    """The host and slots of a stripped line, or what is wrong with it."""
+    """Return the host and slots of a stripped line, or the reason why it is invalid."""
     slots: int | None = None
     if (match := _SLOTS.match(line)) or (match := _COLON.fullmatch(line)):
         host, slots = match.group(1), int(match.group(2))
@@ -242,7 +242,7 @@ def _match(line: str) -> tuple[str, int | None] | str:
 
 
 def _claims(lines: list[_Line], scope: Scope, *, is_whole: bool) -> Iterator[Claim]:
-    """The hosts, their slots, and the totals, which are unknown if a line could not be read."""
+    """Yield the hosts, their slots, and the totals, which are unknown if a line could not be read."""
     hosts = tuple(line.host for line in lines)
     distinct = tuple(dict.fromkeys(hosts))
     first, last = lines[0].span, lines[-1].span
@@ -277,7 +277,7 @@ def _claims(lines: list[_Line], scope: Scope, *, is_whole: bool) -> Iterator[Cla
 
 
 def _mixed_line_notes(lines: list[_Line]) -> Iterator[Note]:
-    """Lines without slots among lines with them: Open MPI accepts them, DeepSpeed stops."""
+    """Yield lines without slots among lines with them: Open MPI accepts them, DeepSpeed stops."""
     if not any("slots=" in line.spelling for line in lines):
         return
     for line in lines:

@@ -50,7 +50,7 @@ class Package(NamedTuple):
 
 
 def package_of(text: str) -> Package | None:
-    """The distribution that a pip requirement names; None for any other line."""
+    """Return the distribution that a pip requirement names; None for any other line."""
     text = text.strip()
     wheel = _WHEEL.fullmatch(text.partition(" @ ")[2].strip() or text) if ".whl" in text else None
     if wheel is not None:
@@ -62,7 +62,7 @@ def package_of(text: str) -> Package | None:
 
 
 def conda_package_of(text: str) -> Package | None:
-    """The same for a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
+    """Return the same for a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
     found = _CONDA.fullmatch(text.strip())
     if found is None:
         return None
@@ -82,7 +82,9 @@ _PYTHON_IMAGE = re.compile(r"(?:\S+/)?python:(?P<version>\d+\.\d+)(?:\.\d+)?(?:-
 
 
 def package_of_image(image: str) -> Package | None:
-    """The wheel in an image of Paddle for CPUs, and the interpreter in one of Python; None for any other image."""
+    """Return the wheel in an image of Paddle for CPUs, and the interpreter in one of Python; None for any other
+    image.
+    """
     if (python := _PYTHON_IMAGE.fullmatch(image.strip())) is not None:
         return Package("python", f"=={python['version']}.*")
     found = _CPU_IMAGE.fullmatch(image.strip())
@@ -90,7 +92,7 @@ def package_of_image(image: str) -> Package | None:
 
 
 def cuda_of(text: str) -> str:
-    """`11.8` for a string with `cu118` in it; empty without one."""
+    """Return `11.8` for a string with `cu118` in it; empty without one."""
     found = _CUDA.search(text)
     return f"{found[1][:-1]}.{found[1][-1]}" if found else ""
 
@@ -98,7 +100,9 @@ def cuda_of(text: str) -> str:
 def claims(
     package: Package, span: Span, spelling: str, source: str, *, scope: Scope, condition: str = ""
 ) -> Iterator[Claim]:
-    """The claims of a requirement: the package, the CUDA version of its wheel, and Paddle's release if it is pinned."""
+    """Yield the claims of a requirement: the package, the CUDA version of its wheel, and Paddle's release if it is
+    pinned.
+    """
 
     def claim(quantity: str, value: str) -> Claim:
         return Claim(
@@ -119,13 +123,13 @@ _OF_RELEASES = ("package", "wheel_cuda", "paddle_version")
 
 
 def without_installed(listed: Iterable[Claim], installed: Iterable[Claim]) -> list[Claim]:
-    """The claims of lists of packages, without those about distributions that the job itself installs."""
+    """Return the claims of lists of packages, without those about distributions that the job itself installs."""
     nearer = {_about(claim) for claim in installed if claim.quantity in _OF_RELEASES}
     return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _about(claim) not in nearer]
 
 
 def _about(claim: Claim) -> str:
-    """The distribution that a claim names, or what else it says of releases."""
+    """Return the distribution of a claim, or its other statement about releases."""
     if claim.quantity != "package":
         return f"({claim.quantity})"
     texts_of = (str(each) for each in claim.alternatives or (claim.spelling,))
@@ -161,7 +165,7 @@ class RequirementsSource:
     roles = ("requirements",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of such a file; YAML must also have conda's keys."""
+        """Return whether it has the name of such a file; YAML must also have conda's keys."""
         name = posixpath.basename(file.path)
         if name == "pyproject.toml" or _PIP.fullmatch(name):
             return True
@@ -279,7 +283,7 @@ class LockFileSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of a lock file; such names have no other use."""
+        """Return whether it has the name of a lock file; such names have no other use."""
         return posixpath.basename(file.path) in _NAMES
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
@@ -320,7 +324,7 @@ def _members(file: SourceFile) -> Iterator[tuple[Package, Span, str]]:
 
 
 def _version(node: Node) -> str:
-    """`==2.4.0`, `>=2.1,<3`, `2.4.*` as pip writes it; empty if any version is allowed."""
+    """Return `==2.4.0`, `>=2.1,<3`, `2.4.*` as pip writes it; empty if any version is allowed."""
     text = node.text("version") if node.kind is Kind.OBJECT else str(node.value or "")
     if re.fullmatch(r"\d[\w.]*(?:\.\*)?", text):
         return f"=={text}"

@@ -56,7 +56,7 @@ class RecipesSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has such a name and launches something."""
+        """Return whether it has such a name and launches something."""
         if _NAME.fullmatch(posixpath.basename(file.path)) is None:
             return False
         return bool(_LAUNCHES.search(file.text)) or (_is_notebook(file) and bool(_STARTED.search(file.text)))
@@ -95,7 +95,7 @@ def _is_notebook(file: SourceFile) -> bool:
 
 
 def _pieces(code: Text) -> Text:
-    """The code with a hole for each placeholder that is replaced before a shell reads it."""
+    """Return the code with a hole for each placeholder that is replaced before a shell reads it."""
     return replace_spans(
         code,
         lambda text: (m.span() for m in _PLACEHOLDER.finditer(text) if not text.endswith("$", 0, m.start())),
@@ -104,7 +104,7 @@ def _pieces(code: Text) -> Text:
 
 
 def _joined_lines(text: str) -> Iterator[tuple[int, int]]:
-    """The start and end of each line, with those that continue it after a backslash."""
+    """Yield the start and end of each line, with those that continue it after a backslash."""
     lines, at, start = text.split("\n"), 0, 0
     for number, line in enumerate(lines):
         at += len(line) + 1
@@ -114,7 +114,7 @@ def _joined_lines(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _recipe_lines(text: FileText) -> Iterator[tuple[Text, Place]]:
-    """The command lines of a task file, continued lines included."""
+    """Yield the command lines of a task file, continued lines included."""
     for start, end in _joined_lines(text.text):
         body = text.text[start:end]
         item = _ITEM.match(body)
@@ -126,8 +126,8 @@ def _recipe_lines(text: FileText) -> Iterator[tuple[Text, Place]]:
 
 
 def _cells(text: FileText, file: SourceFile, tree: Tree, magics: Magics) -> Iterator[tuple[Text, Place]]:
-    """The shell code of a notebook: whole `%%bash` cells, and each `!command` line; `magics` holds what earlier cells
-    set up.
+    """Yield the shell code of a notebook: whole `%%bash` cells, and each `!command` line; `magics` holds what earlier
+    cells set up.
     """
     try:
         notebook: Any = json.loads(text.text)
@@ -173,7 +173,7 @@ def _shell_code(lines: list[Lit]) -> Iterator[tuple[Text, Place]]:
 
 
 def _locate_line(text: FileText, line: str, start: int) -> tuple[Lit, int]:
-    """A line of a cell with its location in the file, in which JSON may escape characters."""
+    """Return a line of a cell with its location in the file, where JSON may escape characters."""
     for ascii_only in (False, True):
         written = json.dumps(line, ensure_ascii=ascii_only)[1:-1]
         found = text.text.find(written, start) if written else -1
@@ -207,7 +207,7 @@ class MakefileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has the name of a Makefile and launches something."""
+        """Return whether it has the name of a Makefile and launches something."""
         return _MAKEFILE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(
             _MAKE_LAUNCHES.search(file.text)
         )
@@ -235,7 +235,7 @@ _Values: TypeAlias = "dict[str, tuple[int, int]]"
 
 
 def _variables(text: FileText) -> tuple[_Values, dict[str, Slot]]:
-    """The variables that are set once, and among them the exported plain ones as the shell sees them."""
+    """Return the variables that are set once, and among them the exported plain ones as the shell sees them."""
     found: _Values = {}
     several: set[str] = set()
     exported: dict[str, Slot] = {}
@@ -258,7 +258,9 @@ def _variables(text: FileText) -> tuple[_Values, dict[str, Slot]]:
 
 
 def _recipes(text: FileText, values: _Values) -> Iterator[tuple[int, int, tuple[Piece, ...]]]:
-    """The start and end of each recipe line that launches, including continued lines, and what the shell gets."""
+    """Yield the start and end of each recipe line that launches, including continued lines, and the line as the shell
+    sees it.
+    """
     count = 0
     for start, end in _joined_lines(text.text):
         body = text.text[start:end]
@@ -287,7 +289,7 @@ _MAX_DEPTH = 5
 
 
 def _recipe_pieces(text: FileText, start: int, end: int, values: _Values, depth: int = 0) -> Iterator[Piece]:
-    """A recipe line as the shell gets it: `$$` becomes `$`, make's own variables are expanded."""
+    """Yield a recipe line as the shell gets it: `$$` becomes `$`, make's own variables are expanded."""
     whole, at = text.text, start
     for match in _USE.finditer(whole, start, end):
         if match.start() > at:
@@ -355,7 +357,9 @@ class Magics:
 
     @property
     def claims(self) -> Iterator[Claim]:
-        """The variables that only one line sets, and no Python; others depend on the order in which cells are run."""
+        """Yield the variables that only one line sets, and no Python; others depend on the order in which cells are
+        run.
+        """
         for name, found in self._claims.items():
             if len(found) == 1 and name not in self._changed:
                 yield found[0]

@@ -35,7 +35,7 @@ _MAX_LEAVES = 5_000
 
 
 def _section(name: str) -> Mapping[str, tuple[str, Reader]]:
-    """The names of a section of the table, each with its quantity and the function that reads its value."""
+    """Return the names of a section of the table, each with its quantity and the function that reads its value."""
     found: dict[str, tuple[str, Reader]] = {}
     for quantity, row in _TABLE[name].items():
         names, reader = (row, "count") if isinstance(row, str) else (row["names"], row["read"])
@@ -119,7 +119,9 @@ class TrainingSettingsSource:
     starts_jobs = False
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults list."""
+        """Return whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults
+        list.
+        """
         if not file.path.lower().endswith((".yaml", ".yml", ".toml", *structured.SUFFIXES)):
             return False
         head = file.text[:_HEAD]
@@ -142,7 +144,7 @@ class TrainingSettingsSource:
         if document.root is None or document.root.kind is not Kind.OBJECT:
             return Reading(notes=tuple(notes), suppressions=suppressions(file))
         if _DEFAULTS.search(file.text[:_HEAD]) is not None and document.root.at("defaults") is not None:
-            settings, files, missing = _composed(file, tree, scope)
+            settings, files, missing = _compose(file, tree, scope)
             first = node_claims.places.span(0, 0)
             references = tuple(Reference(path, "composed", first, scope) for path in files if path != file.path)
             notes.extend(
@@ -162,8 +164,10 @@ def _settings(node_claims: NodeClaims, root: Node) -> Iterator[Setting]:
             yield Setting(".".join(path), node_claims.add("", value_of(member.node), member))
 
 
-def _composed(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting], list[str], list[str]]:
-    """The settings of a Hydra configuration, the files that it consists of, and those that are not in the tree."""
+def _compose(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting], list[str], list[str]]:
+    """Return the settings of a Hydra configuration, the files that it consists of, and those that are not in the
+    tree.
+    """
     folder = _config_folder(file, tree)
     name = posixpath.relpath(file.path, folder or ".")
     folders = ConfigFolders(tree, (folder,))
@@ -184,7 +188,9 @@ def _composed(file: SourceFile, tree: Tree, scope: Scope) -> tuple[list[Setting]
 
 
 def _config_folder(file: SourceFile, tree: Tree) -> str:
-    """The folder that absolute names of the defaults list (`/model: llama`, `override /model: llama`) start from."""
+    """Return the folder that absolute names of the defaults list (`/model: llama`, `override /model: llama`) start
+    from.
+    """
     folder = own = posixpath.dirname(file.path)
     groups = {match[1].partition("/")[0] for match in _ABSOLUTE.finditer(file.text[:_HEAD])}
     while groups:
@@ -198,7 +204,7 @@ def _config_folder(file: SourceFile, tree: Tree) -> str:
 
 
 def _select_claims(settings: Iterable[Setting], names: Mapping[str, tuple[str, Reader]]) -> Iterator[Claim]:
-    """The claims of quantities with one value in the file. A value that is filled in later does not count."""
+    """Yield the claims of quantities with one value in the file. A value that is filled in later does not count."""
     found: dict[str, list[Claim]] = {}
     for path, claim in settings:
         above, _, key = path.lower().replace("-", "_").rpartition(".")
@@ -233,7 +239,7 @@ class FrameworkConfigSource:
     roles = ("composed",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is YAML with the sections of one of these frameworks."""
+        """Return whether it is YAML with the sections of one of these frameworks."""
         if not file.path.lower().endswith((".yaml", ".yml")):
             return False
         head = file.text[:_FRAMEWORK_HEAD]

@@ -56,7 +56,7 @@ def assemble(
     jobs: int = 1,
     progress: Progress = ignore,
 ) -> tuple[Job, ...]:
-    """The jobs that `paths` (files or directories inside `root`) describe, by name.
+    """Return the jobs that `paths` (files or directories inside `root`) describe, by name.
 
     Files named together form one job, except that each of several batch scripts is a submission of its own. In a
     directory every recognised file that no other refers to starts a job, except unit tests and files that the
@@ -103,7 +103,7 @@ def _without_secrets(job: Job, recognised: RecognisedFiles) -> Job:
 
 
 def _complete(job: Job, recognised: RecognisedFiles) -> Job:
-    """The job with derived claims, and without secrets."""
+    """Return the job with derived claims, and without secrets."""
     try:
         return current().attempt(
             lambda: _without_secrets(with_derived(job), recognised), sum(file.size_bytes for file in job.files)
@@ -124,7 +124,7 @@ _ASKED = re.compile(r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*,""")
 
 
 def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) -> Job:
-    """The job, with what it is where the caller sets no variable that its scripts have a default for."""
+    """Return the job, with what it is where the caller sets no variable that its scripts have a default for."""
     if job.probable or is_assuming():
         return job
     entries = [file.path for file in job.files if file.path in named] or [job.name]
@@ -226,7 +226,9 @@ def _launches_others(document: Job, others: Iterable[Sequence[Job]]) -> bool:
 
 
 def _overwritten(job: Job) -> set[str]:
-    """The files that a script of the job overwrites before it uses them: as they lie, they are not of any job."""
+    """Return the files that a script of the job overwrites before it uses them: as they lie, they are not of any
+    job.
+    """
     places = {note.span for note in job.notes if note.detail is NoteDetail.OVERWRITTEN}
     return {reference.target for reference in job.references if reference.span in places}
 
@@ -248,7 +250,7 @@ def _is_job(job: Job) -> bool:
 
 
 def _collect_jobs(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> list[Job]:
-    """The job of `entries`, and those of the batch scripts that it submits."""
+    """Return the job of `entries`, and those of the batch scripts that it submits."""
     gathering = collect_job(recognised, entries, explicit=explicit)
     jobs = [gathering.simulated(gathering.job())]
     known = {file.path for file in jobs[0].files}
@@ -269,14 +271,7 @@ _PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head
 
 
 def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
-    """For each entry that is one of several parts of a job, all parts in order.
-
-    A guess: the files start the same training script and have names that differ in numbers and roles, or use the same
-    known endpoint; and each launch (or each configuration of a node) has a different node rank, rank, role or index.
-    Or one of two starts parameter servers, and the other trainers.
-    Files that are numbered as the nodes of a job, as many as it has nodes, belong together even if two have the same
-    rank: then that is the fault.
-    """
+    """Return all parts of a job, in order, for each entry that is one of several parts."""
     joined: dict[str, tuple[str, ...]] = {}
     for key_of in (_same_script, _same_endpoint, _same_servers):
         groups: dict[tuple[str, ...], list[str]] = {}
@@ -292,7 +287,7 @@ def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict
 
 
 def _same_script(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
-    """Folder, training script and a name that differs only in numbers and roles: node0.sh, node1.sh."""
+    """Return folder, training script and a name that differs only in numbers and roles: node0.sh, node1.sh."""
     if len(jobs) != 1 or not jobs[0].launches:
         return None
     folder, _, name = path.rpartition("/")
@@ -305,7 +300,7 @@ def _same_script(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
 
 
 def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
-    """Folder and the known endpoint of the ranks."""
+    """Return the folder and the known endpoint of the ranks."""
     if len(jobs) != 1:
         return None
     job, scope = jobs[0], _scopes(jobs[0])[0]
@@ -322,7 +317,9 @@ def _same_endpoint(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
 
 
 def _same_servers(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
-    """Folder and name of a script for parameter servers or their trainers: start_pserver.sh, start_trainer.sh."""
+    """Return folder and name of a script for parameter servers or their trainers: start_pserver.sh,
+    start_trainer.sh.
+    """
     folder, _, name = path.rpartition("/")
     if len(jobs) != 1 or _roles([path], {path: jobs}) not in ({"PSERVER"}, {"TRAINER"}):
         return None
@@ -330,13 +327,13 @@ def _same_servers(path: str, jobs: Sequence[Job]) -> tuple[str, ...] | None:
 
 
 def _roles(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> set[str]:
-    """The roles of the launches for parameter servers; an empty one for any other."""
+    """Return the roles of the launches for parameter servers; an empty one for any other."""
     values = [job.value("ps_role", launch.scope) for path in group for job in built[path] for launch in job.launches]
     return {str(value.value) if isinstance(value, Known) else "" for value in values}
 
 
 def _are_servers_and_trainers(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
-    """Whether one script starts the servers of a job, and the other its trainers."""
+    """Return whether one script starts the servers of a job, and the other its trainers."""
     return (
         len(group) == 2
         and _roles(group, built) == {"PSERVER", "TRAINER"}
@@ -345,12 +342,12 @@ def _are_servers_and_trainers(group: Sequence[str], built: Mapping[str, Sequence
 
 
 def _scopes(job: Job) -> tuple[Scope, ...]:
-    """The scope of each launch; that of the whole job for a configuration without a launch."""
+    """Return the scope of each launch; that of the whole job for a configuration without a launch."""
     return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
 
 
 def _part(job: Job, scope: Scope) -> tuple[str, ...] | None:
-    """The part of a job that a launch represents: its node, rank, or role and index; None if it is not given."""
+    """Return the part of a job that a launch represents: its node, rank, or role and index; None if it is not given."""
     found = []
     for name in ("node_rank", "rank", "ps_role", "ps_index", "ps_current_endpoint", "ray_role"):
         value = job.value(name, scope)
@@ -364,13 +361,13 @@ def _parts(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> list[tup
 
 
 def _are_parts_of_one_job(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
-    """Whether several scripts each state their part of the job, and all parts differ."""
+    """Return whether several scripts each state their part of the job, and all parts differ."""
     parts = _parts(group, built)
     return len(group) > 1 and None not in parts and len(set(parts)) == len(parts)
 
 
 def _are_numbered_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
-    """Whether the files are numbered like nodes, are as many as the job has, and each gives its number."""
+    """Return whether the files are numbered like nodes, are as many as the job has, and each gives its number."""
     if len(group) < 2 or not all(_NODE_BY_NUMBER.fullmatch(path.rpartition("/")[2].lower()) for path in group):
         return False
     parts = _parts(group, built)
@@ -382,7 +379,7 @@ def _are_numbered_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]
 
 
 def _list_the_same_nodes(group: Sequence[str], built: Mapping[str, Sequence[Job]]) -> bool:
-    """Whether the files are as many as the nodes that each of them lists, each in an order of its own."""
+    """Return whether the files are as many as the nodes that each of them lists, each in an order of its own."""
     lists = {items(job.value("hosts", scope)) for path in group for job in built[path] for scope in _scopes(job)}
     nodes = {tuple(sorted(each)) for each in lists}
     # Two runs of one program differ in what it is given.
@@ -400,11 +397,7 @@ _ROLES = {"deepspeed": "config", "accelerate": "accelerate"}
 
 
 def companions(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
-    """For each entry that is a launch or its configuration, both, the launch first.
-
-    A guess, and so as narrow as possible: the folder holds one script with launches that need such a configuration but
-    name none, and one configuration of that kind, which no file names.
-    """
+    """Return launch and configuration, in this order, for each entry that is one of them."""
     joined: dict[str, tuple[str, ...]] = {}
     for kind, signs in _LAUNCHER_SIGNS.items():
         folders = grouped((path.rpartition("/")[0], path) for path in entries if path not in joined)
@@ -426,7 +419,7 @@ def _is_configuration(jobs: Sequence[Job], kind: str) -> bool:
 
 
 def _needs_configuration(jobs: Sequence[Job], kind: str, signs: Sequence[str]) -> bool:
-    """Whether this is one job whose launches all need such a configuration and name none, wherever it may be."""
+    """Return whether this is one job whose launches all need such a configuration and name none, wherever it may be."""
     if len(jobs) != 1 or any(file.kind == kind for file in jobs[0].files):
         return False
     named = any(reference.role == _ROLES[kind] for reference in jobs[0].references)
@@ -438,7 +431,7 @@ _FROM = re.compile(r"(?:[ \t]*(?:#[^\n]*|ARG[^\n]*)?\n)*FROM[ \t]+\S")
 
 
 def name_by_content(content: bytes, sources: Sequence[Source]) -> str:
-    """A name for the content of standard input, with the suffix of its kind.
+    """Return a name for the content of standard input, with the suffix of its kind.
 
     Without a suffix if a source recognises the content as it is, as manifests and scripts with a first line that names
     their shell, or if none does with any suffix.
@@ -480,7 +473,7 @@ def _is_toml(file: SourceFile) -> bool:
 
 
 def _is_python(file: SourceFile) -> bool:
-    """Whether it is Python that imports something; a command line of one word is valid Python, too."""
+    """Return whether it is Python that imports something; a command line of one word is valid Python, too."""
     try:
         tree = ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -84,7 +84,7 @@ class _Step:
 #: Why nothing is known of a file of settings, by its role.
 _UNREAD_SETTINGS = {
     SETTINGS: "no source reads a file of this kind",
-    OWN_SETTINGS: "only the script knows what they mean: they were not judged",
+    OWN_SETTINGS: "only the script defines their meaning, so they were not judged",
 }
 
 
@@ -118,8 +118,8 @@ class JobCollector:
     def _add_requirements(self) -> None:
         """Read the nearest list of packages above each started program.
 
-        The list says which releases the program is meant for; rules about releases need it. What the job itself
-        installs is nearer to the launch: of such a package the list says nothing.
+        Rules about releases need the list, which contains the releases that the program expects. Packages that the job
+        itself installs are closer to the launch and take precedence over the list.
         """
         claims = list(self._claims())
         before = {path: len(found) for path, found in self.claims.items()}
@@ -158,7 +158,7 @@ class JobCollector:
             return False
         if step.depth >= MAX_DEPTH:
             further = _Step(reference.target, reference.role, reference.scope, reference, step.depth + 1)
-            self._leave_out(further, f"it is more than {MAX_DEPTH} references away from the files that were named")
+            self._leave_out(further, f"it is more than {MAX_DEPTH} references away from the named files")
             return False
         before = reference.span.snippet[: reference.span.column - 1]
         if reference.role == "script" and reference.target != step.path and _SUBMITS.search(before):
@@ -179,7 +179,7 @@ class JobCollector:
             if step.reference is None and self.explicit:
                 # Standard input has no name that would show its kind.
                 message = (
-                    "the content of standard input does not show what it is; add its name, as in --stdin-name "
+                    "the kind of the file on standard input is unknown; add its name, as in --stdin-name "
                     "train.sh or --stdin-name ds_config.json"
                     if step.path == STDIN
                     else f"{step.path} is not a script, configuration or hostfile that can be read"
@@ -222,7 +222,7 @@ class JobCollector:
         return (*reading.references, *further)
 
     def _configs_of_options(self, claims: Iterable[Claim]) -> Iterator[Reference]:
-        """The configuration files that options of a launch name."""
+        """Yield the configuration files that options of a launch name."""
         launches = {launch.id: launch for launch in self.launches}
         found = [claim for claim in claims if claim.quantity == "config_of_option" and claim.scope.launch in launches]
         if not found:
@@ -250,7 +250,9 @@ class JobCollector:
             self._left_out[step.path] = Note(NoteKind.TOO_LARGE, message, span, required=True)
 
     def _is_inside_its_caller(self, step: _Step, source: Source) -> bool:
-        """Whether the script was already evaluated, with its variables, inside the script that runs or sources it."""
+        """Return whether the script was already evaluated, with its variables, inside the script that runs or sources
+        it.
+        """
         if step.reference is not None and step.role == "composed":
             return True
         if step.reference is None or step.role not in ("script", "source"):
@@ -259,13 +261,13 @@ class JobCollector:
         return source.name == "shell" and caller is not None and caller.kind in _EVALUATING
 
     def _tree(self, step: _Step | None = None) -> Tree:
-        """The files as the scripts of the job leave them before the launch of the step."""
+        """Return the files as the scripts of the job leave them before the launch of the step."""
         found = {path: self._written_for(path, step) for path in self.written}
         written = {path: item.text for path, item in found.items() if item is not None}
         return OverlayTree(self.recognised.tree, written) if written else self.recognised.tree
 
     def _read_by(self, path: str, launch: Launch) -> SourceFile | Note:
-        """The file that the program of a launch finds at a path."""
+        """Return the file that the program of a launch finds at a path."""
         base = self._base_of(launch)
         if base is None:
             return Note(NoteKind.MISSING, f"it is not known where {launch.program} runs", launch.span)
@@ -276,7 +278,7 @@ class JobCollector:
         )
 
     def _base_of(self, launch: Launch) -> str | None:
-        """A path in the folder in which the program of a launch runs; None if that is not known."""
+        """Return a path in the working directory of a launch; None if that is unknown."""
         claims = (claim for found in self.claims.values() for claim in found if claim.scope == launch.scope)
         folders = [claim.value for claim in claims if claim.quantity == "working_directory"]
         if any(not isinstance(folder, Known) for folder in folders) or len(folders) > 1:
@@ -284,9 +286,8 @@ class JobCollector:
         return f"{texts(folders[0])[0]}/_" if folders else launch.span.path
 
     def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
-        """What the scripts of the job last wrote to a file before the launch of the step; None if they did not.
-
-        Its text is unknown if that was in a branch that may not be taken, and the file has another text otherwise.
+        """Return the last content that the job's scripts wrote to a file before the launch of the step; None if there
+        is none.
         """
         launch = next((each for each in self.launches if step is not None and each.id == step.scope.launch), None)
         before = [item for item, earlier in self.written.get(path, ()) if launch is None or launch.id not in earlier]
@@ -318,7 +319,7 @@ class JobCollector:
             note.kind is NoteKind.MISSING
             and not _is_found_by_path(reference)
             and _PLACEHOLDER.search(step.path) is None
-            and (meant := self._meant(step))
+            and (meant := self._similar_file(step))
         ):
             message = f"`{step.path}` ({step.role}) does not exist, but `{meant}` does"
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))
@@ -334,8 +335,10 @@ class JobCollector:
             cut_off = note.kind is NoteKind.TOO_LARGE and step.role not in _ASIDE
             self.notes.append(replace(note, span=reference.span, required=note.required or cut_off))
 
-    def _meant(self, step: _Step) -> str:
-        """The file that is meant by a path that does not exist: of a similar name, or the only one in other folders."""
+    def _similar_file(self, step: _Step) -> str:
+        """Return the file that a missing path probably means: one of a similar name, or the only one in other
+        folders.
+        """
         # Lists of packages are copied into images under paths of their own.
         if step.role in (*_ASIDE, "requirements") or step.reference is None or step.reference.is_elsewhere:
             return ""
@@ -351,7 +354,7 @@ class JobCollector:
         return found.pop() if len(found) == 1 else ""
 
     def job(self) -> Job:
-        """The collected job, in the order in which files were found."""
+        """Return the collected job, in the order in which files were found."""
         headers = [found for found in self.claims.values() if any(map(_is_header, found))]
         stated = map(_rescope_headers, self.claims.values()) if len(headers) > 1 else self.claims.values()
         claims = _drop_answered([claim for found in stated for claim in found])
@@ -379,7 +382,7 @@ class JobCollector:
         )
 
     def simulated(self, job: Job) -> Job:
-        """The job with what its programs certainly do on a few of their ranks."""
+        """Return the job with what its programs certainly do on a few of their ranks."""
         try:
             size = sum(file.size_bytes for file in job.files)
             return current().attempt(lambda: ranks.simulated(job, with_derived(job), self._files_of), size)
@@ -416,7 +419,7 @@ def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit
 
 
 def _renumber(reading: Reading, taken: Collection[str]) -> Reading:
-    """The reading with new ids for launches whose id is taken: two scripts may start the same script."""
+    """Return the reading with new ids for launches whose id is taken: two scripts may start the same script."""
     ids: dict[str, str] = {}
     used = {*taken, *(launch.id for launch in reading.launches if launch.id not in taken)}
     for launch in reading.launches:
@@ -441,7 +444,7 @@ def _renumber(reading: Reading, taken: Collection[str]) -> Reading:
 
 
 def _rescope_headers(claims: Sequence[Claim]) -> list[Claim]:
-    """A batch header applies only to its own submission: if a job has several, only to its own launches."""
+    """Return a batch header applies only to its own submission: if a job has several, only to its own launches."""
     scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
     moved: list[Claim] = []
     for claim in claims:
@@ -450,8 +453,8 @@ def _rescope_headers(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _drop_answered(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims without those that are unresolved in a program but resolved by the arguments of the same launch:
-    `tcp://h:{port}`.
+    """Return the claims without those that are unresolved in a program but resolved by the arguments of the same
+    launch: `tcp://h:{port}`.
     """
     answered = {
         (claim.scope, claim.quantity)
@@ -468,12 +471,14 @@ def _is_header(claim: Claim) -> bool:
 
 
 def _require(note: Note, path: str) -> Note:
-    """The note about a named file or a started script that cannot be parsed: without it the job is not judged."""
+    """Return the note about a named file or a started script that cannot be parsed: without it the job is not
+    judged.
+    """
     return replace(note, required=True) if note.kind is NoteKind.MALFORMED and note.span.path == path else note
 
 
 def _relocate(claim: Claim, origin: WrittenFile) -> Claim:
-    """A claim of a file that a script writes, at its location in the script."""
+    """Return a claim of a file that a script writes, at its location in the script."""
 
     def place(span: Span) -> Span:
         if span.path != origin.path:
@@ -498,7 +503,7 @@ _BEFORE_COMMAND = re.compile(r"(?:.*(?:&&|\|\|?|;|\(|\b(?:then|do|else|time|nohu
 
 
 def _is_found_by_path(reference: Reference) -> bool:
-    """Whether a script is called as a command without a folder, which the shell looks for in PATH alone."""
+    """Return whether a script is called as a command without a folder, which the shell looks for in PATH alone."""
     span = reference.span
     written = span.snippet[span.column - 1 : span.end_column - 1]
     before = span.snippet[: span.column - 1]

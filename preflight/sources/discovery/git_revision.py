@@ -43,7 +43,7 @@ _REGULAR, _LINK, _SUBMODULE = ("100644", "100755", "100664"), "120000", "160000"
 
 
 class UnreadableRevision(Exception):
-    """The commit cannot be read; the message gives the reason and what to do."""
+    """The commit cannot be read; the message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Entry:
     size_bytes: int | None
 
     def has_content(self, content: bytes) -> bool:
-        """Whether the file has exactly this content."""
+        """Return whether the file has exactly this content."""
         if self.size_bytes is not None and self.size_bytes != len(content):
             return False
         made = hashlib.sha1(usedforsecurity=False) if len(self.object) == 40 else hashlib.sha256()
@@ -82,11 +82,13 @@ class Revision:
         self._list()
 
     def is_in_submodule(self, path: str) -> bool:
-        """Whether the path is inside a submodule."""
+        """Return whether the path is inside a submodule."""
         return any(path == name or path.startswith(f"{name}/") for name in self.submodules)
 
     def is_unchanged(self, path: str, root: Path) -> bool:
-        """Whether the file at `path` below `root` is as in the commit; files of submodules count as unchanged."""
+        """Return whether the file at `path` below `root` is as in the commit; files of submodules count as
+        unchanged.
+        """
         place = root / path
         try:
             if path not in self.files:
@@ -105,7 +107,7 @@ class Revision:
             return False
 
     def contents(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """The content of these files, in this order. Larger files than preflight reads are omitted.
+        """Yield the content of these files, in this order. Larger files than preflight reads are omitted.
 
         Raises:
             UnreadableRevision: an object is missing, or all of them exceed MAX_TREE_BYTES.
@@ -179,13 +181,13 @@ class Revision:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether all parts of a path are ordinary names: git refuses others when it checks files out."""
+    """Return whether all parts of a path are ordinary names: git refuses others when it checks files out."""
     return all(part not in ("", ".", "..") and part.lower() != ".git" for part in path.split("/"))
 
 
 @contextmanager
 def open_revision(root: Path, revision: str, *, branch_point: bool = False) -> Iterator[Revision]:
-    """The commit `revision` of the repository that contains `root`, as `git rev-parse` understands it.
+    """Yield the commit `revision` of the repository that contains `root`, as `git rev-parse` understands it.
 
     Args:
         root: paths are relative to this folder.
@@ -207,7 +209,7 @@ def open_revision(root: Path, revision: str, *, branch_point: bool = False) -> I
 
 
 def commit_of(root: Path, revision: str) -> str:
-    """The full name of a commit; empty if there is none, or no repository."""
+    """Return the full name of a commit; empty if there is none, or no repository."""
     try:
         with tempfile.TemporaryDirectory(prefix="preflight-") as private:
             return _Git(_top(root), Path(private)).resolve(revision)
@@ -279,7 +281,7 @@ class _Git:
         (self._folder / "config").write_text(config, encoding="utf-8")
 
     def resolve(self, revision: str) -> str:
-        """The full name of a commit."""
+        """Return the full name of a commit."""
         found = self._try(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"])
         if found is None or not _HASH.match(found):
             raise UnreadableRevision(
@@ -288,7 +290,7 @@ class _Git:
         return found.decode()
 
     def merge_base(self, commit: str) -> str:
-        """The last common commit with HEAD."""
+        """Return the last common commit with HEAD."""
         found = self._try(["merge-base", commit, "HEAD"])
         if found is None or not _HASH.match(found):
             raise UnreadableRevision(
@@ -298,7 +300,7 @@ class _Git:
         return found.decode()
 
     def _try(self, arguments: Sequence[str]) -> bytes | None:
-        """The first line of the output; None if git fails."""
+        """Return the first line of the output; None if git fails."""
         try:
             return self.output(arguments, max_bytes=4096).partition(b"\n")[0]
         except _Failed:
@@ -309,8 +311,8 @@ class _Git:
         self.output(["read-tree", tree], max_bytes=4096, index=path)
 
     def output(self, arguments: Sequence[str], *, max_bytes: int, index: Path | None = None) -> bytes:
-        """What a command prints."""
-        with self._started(arguments, index) as process:
+        """Return the output of a command."""
+        with self._start(arguments, index) as process:
             assert process.stdout is not None
             content = regular_file.read_up_to(process.stdout, max_bytes + 1)
         if len(content) > max_bytes:
@@ -320,10 +322,10 @@ class _Git:
         return content
 
     def read(self, paths: Sequence[str], files: Mapping[str, Entry]) -> Iterator[tuple[str, bytes]]:
-        """The contents of objects, in order."""
+        """Yield the contents of objects, in order."""
         if not paths:
             return
-        with self._started(["cat-file", "--batch"], None, pipe=True) as process:
+        with self._start(["cat-file", "--batch"], None, pipe=True) as process:
             assert process.stdin is not None and process.stdout is not None
             # Written by a thread: git stops reading while nobody reads what it prints.
             names = b"".join(files[path].object.encode() + b"\n" for path in paths)
@@ -342,7 +344,7 @@ class _Git:
                 yield path, content
 
     @contextmanager
-    def _started(
+    def _start(
         self, arguments: Sequence[str], index: Path | None, *, pipe: bool = False
     ) -> Iterator[subprocess.Popen[bytes]]:
         """Start git in its own process group, and kill it after TIMEOUT_S or when the block ends."""
@@ -404,7 +406,7 @@ def _feed(stream: IO[bytes], content: bytes) -> None:
 
 
 def _common_folder(own: Path) -> Path:
-    """The folder that all worktrees of a repository share."""
+    """Return the folder that all worktrees of a repository share."""
     if not os.path.lexists(own / "commondir"):
         return own
     name = regular_file.read(own / "commondir", 4096, follow_links=False)
@@ -412,10 +414,11 @@ def _common_folder(own: Path) -> Path:
 
 
 def _belongs(top: Path, own: Path, common: Path) -> bool:
-    """Whether a repository is that of the folder `top`: a hostile `.git` may name any repository of this machine.
+    """Return whether a repository belongs to the folder `top`: a hostile `.git` may name any repository on this
+    machine.
 
-    One below `top` is. One elsewhere is if it says so itself: a linked worktree is recorded in its repository, and a
-    submodule is kept in that of a folder around it.
+    A repository below `top` does. One elsewhere does if it confirms this: a linked worktree is recorded in its
+    repository, and a submodule is kept in the repository of a folder around it.
     """
     place, own, common = top / ".git", own.resolve(), common.resolve()
     if any((common / name).resolve() != common / name for name in ("objects", "refs")):
@@ -429,7 +432,7 @@ def _belongs(top: Path, own: Path, common: Path) -> bool:
 
 
 def _keeps(folder: Path, submodule: Path) -> bool:
-    """Whether the repository of `folder` has this one among those of its submodules."""
+    """Return whether the repository of `folder` has this one among those of its submodules."""
     if not os.path.lexists(folder / ".git"):
         return False
     own = git_folder(folder)

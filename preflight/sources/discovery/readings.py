@@ -56,8 +56,8 @@ class RecognisedFiles:
     _readings: dict[tuple[str, str, str, Scope], Reading] = field(default_factory=dict)
 
     def candidates(self, paths: Sequence[str], below: str) -> list[str]:
-        """The files of the folder `below` that may start a job: of a known kind, without tests and scripts that start
-        nothing.
+        """Return the files of the folder `below` that may start a job: of a known kind, without tests and scripts that
+        start nothing.
         """
         kinds: dict[str, Source] = {}
         # Texts are not kept here: a folder may hold more than fits into memory.
@@ -81,7 +81,7 @@ class RecognisedFiles:
         return found
 
     def unread(self, paths: Sequence[str], below: str) -> list[Note]:
-        """The `paths` among the files of the folder `below` that cannot be read, with the reason.
+        """Return the `paths` among the files of the folder `below` that cannot be read, with the reason.
 
         A file that is part of a job, judging by its name and its first bytes, has a required note: without its
         content the folder was not judged. For any other file only the note is kept: a dataset is not a job.
@@ -100,7 +100,7 @@ class RecognisedFiles:
         return replace(note, kind=kind, required=counts)
 
     def _is_part(self, path: str) -> bool:
-        """Whether an unreadable file is of a known kind, judging by its name and first bytes."""
+        """Return whether an unreadable file is of a known kind, judging by its name and first bytes."""
         head = getattr(self.tree, "head", None)
         file = head(path) if head is not None else None
         source = self.source_of(file or SourceFile(path, "", "", 0), "")
@@ -125,20 +125,20 @@ class RecognisedFiles:
             self._readings.setdefault((source.name, file.path, "", WHOLE_JOB), reading)
 
     def rank(self, path: str) -> int:
-        """The position of a file's kind among the sources: entry scripts come first."""
+        """Return the position of a file's kind among the sources: entry scripts come first."""
         file = self.tree.read(path)
         source = self.source_of(file, "") if isinstance(file, SourceFile) else None
         return self.sources.index(source) if source is not None else len(self.sources)
 
     def reading(self, source: Source, file: SourceFile, role: str, scope: Scope) -> Reading:
-        """The reading of a file of the tree itself by `source`."""
+        """Return the reading of a file of the tree itself by `source`."""
         key = (source.name, file.path, role, scope)
         if key not in self._readings:
             self._readings[key] = read_source(source, file, self.tree, scope=scope, role=role)
         return self._readings[key]
 
     def is_batch_script(self, path: str) -> bool:
-        """Whether this file has an `#SBATCH` header."""
+        """Return whether this file has an `#SBATCH` header."""
         file = self.tree.read(path)
         return isinstance(file, SourceFile) and bool(_BATCH_HEADER.search(file.text[:8192])) and self.rank(path) == 0
 
@@ -149,16 +149,16 @@ class RecognisedFiles:
         return source is not None and source.name == "document"
 
     def is_unit_test(self, path: str) -> bool:
-        """Whether this is a Python file of tests, judging by its name and content."""
+        """Return whether this is a Python file of tests, judging by its name and content."""
         if not _TEST_NAME.search(path):
             return False
         file = self.tree.read(path)
         return isinstance(file, SourceFile) and _TEST_WORDS.search(file.text) is not None
 
     def source_of(self, file: SourceFile, role: str) -> Source | None:
-        """The source of `file`: the one that recognises it, otherwise the one that reads files in that role.
+        """Return the source of `file`: the one that recognises it, otherwise the one that reads files in that role.
 
-        A line that submits a task file tells whose it is, whatever its keys look like.
+        A line that submits a task file identifies its orchestrator, whatever its keys look like.
         """
         if file.path not in self._kinds:
             self._kinds[file.path] = self._recognise(file)
@@ -175,14 +175,14 @@ class RecognisedFiles:
             return None
 
     def _first_source(self, file: SourceFile) -> Source | None:
-        """The first source that recognises the file. A source that crashes is reported and not used again."""
+        """Return the first source that recognises the file. A source that crashes is reported and not used again."""
         for source in self.sources:
             try:
                 if source.recognises(file):
                     return source
             except Exception as error:
                 message = (
-                    f"the {source.name} reader crashed on {file.path} before reading it, which is a bug in it: "
+                    f"the {source.name} reader crashed on {file.path} before reading it, which is a bug in the reader: "
                     f"{type(error).__name__}: {error}"
                 )
                 place = Span(file.path, 1, 1, 1, 1)
@@ -237,12 +237,12 @@ def read_source(source: Source, file: SourceFile, tree: Tree, *, scope: Scope = 
         return Reading(notes=(budget_note(file.path, exceeded),))
     except Exception as error:
         error_text = shown_lines(file)(f"{type(error).__name__}: {error}")
-        message = f"the {source.name} reader crashed on {file.path}, which is a bug in it: {error_text}"
+        message = f"the {source.name} reader crashed on {file.path}, which is a bug in the reader: {error_text}"
         return Reading(notes=(note_at(file.path, NoteKind.CRASHED, message, required=True),))
 
 
 def budget_note(path: str, exceeded: BudgetExceeded) -> Note:
-    """The note for a file that exceeds the budget."""
+    """Return the note for a file that exceeds the budget."""
     message = (
         f"reading {path} was stopped, because it takes {exceeded.excess}; nothing in it was judged. Split it, simplify"
         " it, or leave it out with --exclude"
@@ -251,7 +251,7 @@ def budget_note(path: str, exceeded: BudgetExceeded) -> Note:
 
 
 def _read(source: Source, file: SourceFile, tree: Tree, scope: Scope, role: str) -> tuple[Reading, Reading]:
-    """The source's reading, and the same without secrets."""
+    """Return the source's reading, and the same without secrets."""
     raw = source.read(file, tree, scope=scope, role=role)
     # The work of rules, the report, and the memory of both grow with the number of claims.
     spend(_STEPS_PER_CLAIM * (len(raw.claims) + len(raw.references) + len(raw.launches) + len(raw.suppressions)))
@@ -344,7 +344,7 @@ class _Reader:
         self._recorder = _RecordingTree(tree)
 
     def read(self, numbers: Sequence[int]) -> list[_WorkerReading]:
-        """The readings of the files with these numbers, except those that crash or need more memory.
+        """Return the readings of the files with these numbers, except those that crash or need more memory.
 
         The parent reads those again, and reports the errors.
         """
@@ -451,7 +451,7 @@ def _log_problem(message: str, *details: object) -> None:
 
 
 def below(root: Path, path: str | Path) -> str:
-    """`path` relative to the root, with links as written, unless only their target is inside."""
+    """Return `path` relative to the root, with links as written, unless only their target is inside."""
     # os.path and not pathlib: `..` must be removed and links must stay.
     plain = os.path.relpath(os.path.abspath(path), os.path.abspath(root))  # noqa: PTH100
     if plain == ".." or plain.startswith("../"):
@@ -488,7 +488,7 @@ class TreeSnapshot:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The files of folders that were skipped although their names would qualify."""
+        """Return the files of folders that were skipped although their names would qualify."""
         walked = dict.fromkeys(entry for walked in self._walked.values() for entry in walked.left_out)
         return (*walked, *self._skipped)
 
@@ -498,13 +498,13 @@ class TreeSnapshot:
         self._skipped = [LeftOut(folder, reason, files) for (folder, reason), files in sorted(counts.items())]
 
     def is_folder(self, path: str) -> bool:
-        """Whether `path` (relative to the root) is a folder."""
+        """Return whether `path` (relative to the root) is a folder."""
         if path not in self._folders:
             self._folders[path] = (self.root / path).is_dir()
         return self._folders[path]
 
     def walk(self, below: str) -> Walked:
-        """The candidates below a folder."""
+        """Return the candidates below a folder."""
         if below not in self._walked and self._only is not None:
             start = "" if below in (".", "") else f"{below}/"
             self._walked[below] = Walked(tuple(path for path in self._only if path.startswith(start)), (), below)
@@ -513,7 +513,7 @@ class TreeSnapshot:
         return self._walked[below]
 
     def reads(self) -> dict[str, Any]:
-        """Everything that was read, as JSON: contents as their SHA-256."""
+        """Return everything that was read, as JSON: contents as their SHA-256."""
         return {
             "folders": self._folders,
             "walked": {below: _sum(walked) for below, walked in self._walked.items()},
@@ -523,7 +523,7 @@ class TreeSnapshot:
         }
 
     def is_unchanged(self, reads: dict[str, Any]) -> bool:
-        """Whether everything is unchanged; contents read for this are kept for later use."""
+        """Return whether everything is unchanged; contents read for this are kept for later use."""
         return (
             all(self.is_folder(path) is answer for path, answer in reads["folders"].items())
             and all(_sum(self.walk(below)) == answer for below, answer in reads["walked"].items())
@@ -540,5 +540,5 @@ def _sum(walked: Walked) -> str:
 
 
 def state(file: SourceFile | Note) -> str:
-    """The state of a path as a short string: the SHA-256 of a file, or why there is none."""
+    """Return the state of a path as a short string: the SHA-256 of a file, or why there is none."""
     return file.sha256 if isinstance(file, SourceFile) else f"{file.kind.value}: {file.message}"

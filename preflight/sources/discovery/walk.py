@@ -72,7 +72,7 @@ class Walked:
 
 
 def walk(root: Path, below: str, *, exclude: Sequence[str] = ()) -> Walked:
-    """The candidates in `below` (relative to `root`), without hidden, third-party, ignored and excluded files.
+    """Return the candidates in `below` (relative to `root`), without hidden, third-party, ignored and excluded files.
 
     `exclude` holds patterns as in a `.gitignore` at the root. A folder that is named is examined, whatever its name.
     Tracked files are not skipped because of a `.gitignore` or because they are in an environment.
@@ -161,7 +161,7 @@ class _Walk:
         return inner
 
     def _enters(self, path: str, name: str, depth: int, only_tracked: bool) -> bool | None:
-        """Whether only tracked files of a folder are added; None if the folder is skipped."""
+        """Return whether only tracked files of a folder are added; None if the folder is skipped."""
         if name == ".git":
             return None
         reason = (
@@ -243,8 +243,8 @@ class _Repositories:
             self._tops[folder] = self._root / folder
 
     def track(self, path: str, *, is_folder: bool) -> bool:
-        """Whether git tracks the file, or something in the folder. If the index cannot be read, everything counts as
-        tracked.
+        """Return whether git tracks the file, or something in the folder. If the index cannot be read, everything
+        counts as tracked.
         """
         if not self._tops:
             return False
@@ -272,12 +272,12 @@ class _Repositories:
 
 
 def _is_candidate_name(name: str) -> bool:
-    """Whether a file is a candidate by its name alone."""
+    """Return whether a file is a candidate by its name alone."""
     return os.path.splitext(name)[1].lower() in _SUFFIXES or bool(_NAMED.match(name) or _TEMPLATED.search(name))  # noqa: PTH122
 
 
 def _is_candidate(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is a candidate by its name, otherwise by its first bytes."""
+    """Return whether a file is a candidate by its name, otherwise by its first bytes."""
     name = entry.name
     if name.startswith(".") and name not in _DOTTED:
         return False
@@ -330,12 +330,12 @@ class Tracked(NamedTuple):
     folders: frozenset[str]
 
     def has(self, path: str, *, is_folder: bool) -> bool:
-        """Whether git tracks the file, or anything in the folder."""
+        """Return whether git tracks the file, or anything in the folder."""
         return path in (self.folders if is_folder else self.files)
 
 
 def tracked_in(top: Path) -> Tracked:
-    """The tracked files of the repository whose top folder is `top`, which contains `.git`.
+    """Return the tracked files of the repository whose top folder is `top`, which contains `.git`.
 
     A repository without an index (nothing was ever added) tracks nothing.
 
@@ -365,7 +365,9 @@ def tracked_in(top: Path) -> Tracked:
 
 
 def git_folder(top: Path) -> Path:
-    """The folder of a repository's own files: in a submodule or a linked worktree `.git` is a file that names it."""
+    """Return the folder of a repository's own files: in a submodule or a linked worktree `.git` is a file that names
+    it.
+    """
     place = top / ".git"
     if place.is_dir():
         return place
@@ -429,7 +431,7 @@ def _parse_entries(content: bytes, version: int, count: int, hash_bytes: int) ->
 
 
 def _has_link(content: bytes, at: int, end: int) -> bool:
-    """Whether the extensions say that most entries are in another file (`core.splitIndex`)."""
+    """Return whether the extensions say that most entries are in another file (`core.splitIndex`)."""
     while at + 8 <= end:
         if content[at : at + 4] == b"link":
             return True
@@ -464,7 +466,7 @@ MAX_SECONDS = 3.0
 
 
 def problem(pattern: str) -> str:
-    """Why a pattern of a configuration file, which may be hostile, is rejected; empty if it is valid."""
+    """Return why a pattern of a configuration file, which may be hostile, is rejected; empty if it is valid."""
     if not pattern.strip() or not _is_valid(pattern):
         return f"{pattern!r} is not a pattern; expected one as in a .gitignore"
     if not _is_plain(pattern):
@@ -489,12 +491,12 @@ def relocate(patterns: Iterable[str], folder: Path, root: Path) -> tuple[str, ..
 
 
 def _is_anchored(pattern: str) -> bool:
-    """Whether a pattern matches a path rather than a name in any folder."""
+    """Return whether a pattern matches a path rather than a name in any folder."""
     return "/" in pattern.rstrip("/")
 
 
 def _below(pattern: str, down: Sequence[str]) -> str:
-    """The pattern relative to a subfolder; empty if it matches nothing there."""
+    """Return the pattern relative to a subfolder; empty if it matches nothing there."""
     left = pattern.lstrip("/").split("/") if _is_anchored(pattern) else []
     if not left or left[0] == "**":
         return pattern
@@ -524,7 +526,7 @@ class Excluded:
         self._patterns = _Patterns.of(patterns) if patterns else None
 
     def has(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is excluded."""
+        """Return whether `path` is excluded."""
         return self._patterns is not None and self._patterns.answer(path, is_folder=is_folder) is True
 
 
@@ -555,11 +557,11 @@ class Ignored:
 
     @property
     def gave_up(self) -> bool:
-        """Whether matching took too long, so nothing is ignored any more."""
+        """Return whether matching took too long, so nothing is ignored any more."""
         return self._spent_s > MAX_SECONDS
 
     def has(self, path: str, *, is_folder: bool) -> bool:
-        """Whether `path` is ignored: the innermost file with a matching pattern decides, as in git."""
+        """Return whether `path` is ignored: the innermost file with a matching pattern decides, as in git."""
         if not self._specs or self.gave_up:
             return False
         began = time.thread_time()
@@ -588,7 +590,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _is_plain(pattern: str) -> bool:
-    """Whether a pattern is of the usual kind; a hostile one could make matching slow."""
+    """Return whether a pattern is of the usual kind; a hostile one could make matching slow."""
     return len(pattern) <= _MAX_PATTERN_LENGTH and len(_STARS.findall(pattern)) <= _MAX_STARS and _is_valid(pattern)
 
 
@@ -618,7 +620,7 @@ class _Patterns(NamedTuple):
         return cls(_spec(lines), _MAX_NAME_LENGTH[min(stars, _MAX_STARS)])
 
     def answer(self, path: str, *, is_folder: bool) -> bool | None:
-        """Whether the last matching pattern hides `path`; None if none matches, or it is too long."""
+        """Return whether the last matching pattern hides `path`; None if none matches, or it is too long."""
         if len(path) > _MAX_MATCHED_PATH_LENGTH or len(max(path.split("/"), key=len)) > self.max_name_length:
             return None
         return self.spec.check_file(f"{path}/" if is_folder else path).include

@@ -104,7 +104,7 @@ class _Reader:
         return self._bare()
 
     def _template(self, end: int) -> Node:
-        """A placeholder, with adjacent characters (`{{ n }}0`)."""
+        """Return a placeholder, with adjacent characters (`{{ n }}0`)."""
         start = self.position
         while end < len(self.text) and (match := _TEMPLATE.match(self.text, end) or _BARE.match(self.text, end)):
             end = match.end()
@@ -223,8 +223,8 @@ class _Reader:
         return Node(Kind.SCALAR, start, self.position, _unescape(inner))
 
     def _end_of_string(self, start: int) -> int:
-        """The position after the closing quote; -1 if there is none on the line. A single pattern would need memory for
-        each character: a string may be as long as a file.
+        """Return the position after the closing quote; -1 if there is none on the line. A single pattern would need
+        memory for each character: a string may be as long as a file.
         """
         plain = _PLAIN_DOUBLE if self.text[start] == '"' else _PLAIN_SINGLE
         at = start + 1

@@ -71,7 +71,7 @@ class _Table:
         return next((value for name, _, _, value in reversed(self.entries) if name == key), None)
 
     def node(self, depth: int = 0) -> Node:
-        """The table as a value, without levels that are nested too deeply."""
+        """Return the table as a value, without levels that are nested too deeply."""
         if depth > MAX_DEPTH:
             return Node(Kind.BROKEN, self.start, self.end)
         if self.rows is not None:
@@ -102,7 +102,9 @@ class Positions:
         self._lines = Places("", text)
 
     def of(self, path: Sequence[str | int], *, value: bool = False) -> tuple[int, int]:
-        """The position of `path`, otherwise of the nearest item around it: its key or, with `value`, its value."""
+        """Return the position of `path`, otherwise of the nearest item around it: its key or, with `value`, its
+        value.
+        """
         start, node = 0, self._root
         for step in path:
             if node is None:
@@ -154,7 +156,7 @@ class _Reader:
                 at = line_end
 
     def _header(self, at: int) -> int:
-        """`[a.b]` or `[[a.b]]`: the following keys belong to that table."""
+        """Return `[a.b]` or `[[a.b]]`: the following keys belong to that table."""
         several = self.text.startswith("[[", at)
         keys, end = self._keys(at + (2 if several else 1))
         closing = "]]" if several else "]"
@@ -206,7 +208,7 @@ class _Reader:
         return node
 
     def _keys(self, at: int) -> tuple[list[tuple[str, int, int]], int]:
-        """A dotted key: each part with its location, and the end of the key."""
+        """Return a dotted key: each part with its location, and the end of the key."""
         found: list[tuple[str, int, int]] = []
         while True:
             at = self._blank(at)
@@ -289,7 +291,7 @@ class _Reader:
 
 
 def _number(text: str) -> Plain:
-    """A number; a date or a time stays text, because no setting is one."""
+    """Return a number; a date or a time stays text, because no setting is one."""
     plain = text.replace("_", "")
     if len(plain) > _MAX_NUMBER_LENGTH or re.match(r"\d{4}-\d{2}-|\d{2}:", plain):
         return text

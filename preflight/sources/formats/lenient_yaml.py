@@ -50,13 +50,15 @@ _constructor = SafeConstructor()
 
 
 def parse(text: str) -> Document:
-    """The first document of `text`; never raises. The root is None if it is empty."""
+    """Return the first document of `text`; never raises. The root is None if it is empty."""
     found = next(iter(parse_all(text)), None)
     return found if found is not None else Document(None, (Fault("the file is empty", 0, 0),))
 
 
 def parse_all(text: str) -> tuple[Document, ...]:
-    """Every document of `text` that is not empty, in order; never raises. Offsets count from the text's start."""
+    """Return every document of `text` that is not empty, in order; never raises. Offsets count from the text's
+    start.
+    """
     masked = _mask_placeholders(_UNPRINTABLE.sub("?", text.replace(_MASK, "?")))
     found = []
     for start, end in _pieces(masked):
@@ -70,7 +72,7 @@ def parse_all(text: str) -> tuple[Document, ...]:
 
 
 def _mask_placeholders(text: str) -> str:
-    """`text` with every character of its placeholders replaced, so that all offsets stay valid."""
+    """Return `text` with every character of its placeholders replaced, so that all offsets stay valid."""
     if "{{" not in text and "{%" not in text and "<%" not in text:
         return text
 
@@ -84,7 +86,7 @@ def _mask_placeholders(text: str) -> str:
 
 
 def _blank_control_flow(lines: list[str], control: list[bool]) -> Iterator[str]:
-    """The lines, with control flow replaced by blanks.
+    """Yield the lines, with control flow replaced by blanks.
 
     YAML takes the indentation of a block (`|`) from its first line, and blank lines before it must not be longer: such
     a line is therefore given the block's indentation.
@@ -105,7 +107,7 @@ def _blank_control_flow(lines: list[str], control: list[bool]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """The start and end of each document; a `---` line is reduced to the text after it."""
+    """Yield the start and end of each document; a `---` line is reduced to the text after it."""
     start = 0
     for match in _BOUNDARY.finditer(text):
         yield start, match.start()
@@ -133,7 +135,7 @@ def _document(text: str, masked: str, offset: int) -> Document:
 
 
 def _last_top_key(text: str, before: int) -> int:
-    """The start of the last top-level line at or before an offset."""
+    """Return the start of the last top-level line at or before an offset."""
     matches = [match.start() for match in _TOP_KEY.finditer(text, 0, before + 1)]
     return matches[-1] if matches else 0
 
@@ -273,7 +275,7 @@ class _Builder:
 
 
 def _plain(event: Any) -> Plain:
-    """The scalar as PyYAML's safe loader reads it (YAML 1.1); a date stays text."""
+    """Return the scalar as PyYAML's safe loader reads it (YAML 1.1); a date stays text."""
     if event.style or event.tag == "!" or not event.implicit[0]:
         return str(event.value)
     tag = _resolver.resolve(yaml.ScalarNode, event.value, (True, False))

@@ -76,7 +76,7 @@ class Node:
     items: tuple[Node, ...] = ()
 
     def member(self, *path: str) -> Member | None:
-        """The member in force at the end of a path of keys; None if there is none."""
+        """Return the member in force at the end of a path of keys; None if there is none."""
         found: Member | None = None
         node = self
         for key in path:
@@ -87,32 +87,32 @@ class Node:
         return found
 
     def at(self, *path: str) -> Node | None:
-        """The value at the end of a path of keys; None if there is none."""
+        """Return the value at the end of a path of keys; None if there is none."""
         found = self.member(*path)
         return found.node if found is not None else None
 
     def items_at(self, *path: str) -> tuple[Node, ...]:
-        """The items of the list at the end of a path of keys; empty if there is none."""
+        """Return the items of the list at the end of a path of keys; empty if there is none."""
         node = self.at(*path)
         return node.items if node is not None else ()
 
     def members_at(self, *path: str) -> tuple[Member, ...]:
-        """The members in force of the object at the end of a path of keys; empty if there is none."""
+        """Return the members in force of the object at the end of a path of keys; empty if there is none."""
         node = self.at(*path)
         return node.in_force if node is not None else ()
 
     def text(self, *path: str) -> str:
-        """The string at the end of a path of keys; empty if there is none, or if it is unknown."""
+        """Return the string at the end of a path of keys; empty if there is none, or if it is unknown."""
         node = self.at(*path) if path else self
         return node.value if node is not None and node.kind is Kind.SCALAR and isinstance(node.value, str) else ""
 
     @property
     def in_force(self) -> tuple[Member, ...]:
-        """The members; for duplicate keys the last one."""
+        """Return the members; for duplicate keys the last one."""
         return tuple({member.key: member for member in self.members}.values())
 
     def leaves(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Member]]:
-        """Every member in force that is not an object, with the path of its keys."""
+        """Yield every member in force that is not an object, with the path of its keys."""
         for member in self.in_force:
             here = (*path, member.key)
             if member.node.kind is Kind.OBJECT:
@@ -183,7 +183,7 @@ class NodeClaims:
         self.places = Places(self.file.path, self.file.text)
 
     def notes(self, document: Document) -> list[Note]:
-        """The syntax faults of the file, each as a located note; the first twenty."""
+        """Return the syntax faults of the file, each as a located note; the first twenty."""
         kinds = {True: NoteKind.TEMPLATE, False: NoteKind.MALFORMED}
         return [
             Note(kinds[one.template], f"{self.file.path}: {one.message}", self.places.span(one.start, one.end))
@@ -191,11 +191,11 @@ class NodeClaims:
         ]
 
     def span(self, node: Node) -> Span:
-        """The location of a value."""
+        """Return the location of a value."""
         return self.places.span(node.start, node.end)
 
     def spelling(self, member: Member) -> str:
-        """The pair as written (`num_machines: 2`), on one line."""
+        """Return the pair as written (`num_machines: 2`), on one line."""
         return " ".join(self.file.text[member.key_start : member.node.end].split())[:_MAX_SPELLING_LENGTH]
 
     def add(
@@ -209,7 +209,7 @@ class NodeClaims:
         scope: Scope | None = None,
         because: tuple[Claim, ...] = (),
     ) -> Claim:
-        """Claim that `quantity` is `value`, located at the value of `member`."""
+        """Add the claim that `quantity` is `value`, located at the value of `member`."""
         claim = Claim(
             quantity=quantity,
             value=value,
@@ -228,7 +228,9 @@ class NodeClaims:
     def add_key(
         self, quantity: str, value: Value, member: Member, spelling: str = "", *, because: tuple[Claim, ...] = ()
     ) -> Claim:
-        """Claim that `quantity` is `value`, located at the key of `member`, and spelled as it by default."""
+        """Add the claim that `quantity` is `value`, located at the key of `member`, whose text is the default
+        spelling.
+        """
         span = self.places.span(member.key_start, member.key_end)
         shown = spelling or self.file.text[member.key_start : member.key_end]
         claim = Claim(quantity, value, span, shown, self.source, self.scope, self.strength, because=because)
@@ -262,7 +264,9 @@ _MACRO = re.compile(r"%([A-Za-z_][\w./]*)$")
 
 
 def parse(text: str) -> Document:
-    """The assignments of a file. Lines that are none are skipped: these formats have no errors that matter here."""
+    """Return the assignments of a file. Lines that are none are skipped: these formats have no errors that matter
+    here.
+    """
     members: list[Member] = []
     macros: dict[str, Node] = {}
     section, indented, start = "", False, 0
@@ -304,7 +308,7 @@ def _value(written: str, start: int, macros: dict[str, Node]) -> Node:
 
 
 def document_of(file: SourceFile) -> Document:
-    """The tree of a configuration file, in the syntax of its suffix; YAML if the suffix is not known."""
+    """Return the tree of a configuration file, in the syntax of its suffix; YAML if the suffix is not known."""
     if file.path.lower().endswith((".json", ".jsonc", ".hjson")):
         from preflight.sources.formats import lenient_json
 
@@ -345,24 +349,24 @@ class Origin:
     value: Span | None = None
 
     def cut(self, start: int, end: int) -> Origin:
-        """The origin of characters `start` to `end` of the piece."""
+        """Return the origin of characters `start` to `end` of the piece."""
         return replace(self, start=self.start + start, end=self.start + end) if self.exact else self
 
     @property
     def span(self) -> Span:
-        """The whole range as a span."""
+        """Return the whole range as a span."""
         return self.file.span(self.start, self.end)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some characters and where they come from."""
+    """Some characters and their origin."""
 
     text: str
     origin: Origin
 
     def cut(self, start: int, end: int) -> Piece:
-        """Characters `start` to `end`."""
+        """Return characters `start` to `end`."""
         return Piece(self.text[start:end], self.origin.cut(start, end))
 
 
@@ -386,7 +390,7 @@ class Origins:
         self.text = "".join(piece.text for piece in pieces)
 
     def at(self, start: int, end: int) -> Origin | None:
-        """The origin of characters `start` to `end`; if they come from several files, that of the first."""
+        """Return the origin of characters `start` to `end`; if they come from several files, that of the first."""
         if not self._starts:
             return None
         start = max(0, min(start, len(self.text) - 1))
@@ -402,7 +406,7 @@ class Origins:
         return self._within(first, start, min(end, self._starts[first + 1]))
 
     def pieces(self) -> tuple[Piece, ...]:
-        """The pieces that the text was made of."""
+        """Return the pieces of the text."""
         ends = [*self._starts[1:], len(self.text)]
         found = zip(self._starts, ends, self._origins, strict=True)
         return tuple(Piece(self.text[start:end], origin) for start, end, origin in found)
@@ -433,12 +437,12 @@ class ComposedPlaces(Places):
         self._origins = origins
 
     def span(self, start: int, end: int) -> Span:
-        """The span in the file that the characters come from."""
+        """Return the span in the file that the characters come from."""
         found = self._origins.at(start, end)
         return super().span(start, end) if found is None else found.span
 
     def value_span(self, start: int, end: int) -> Span | None:
-        """The location where the value of these characters is assigned, if a template fills it in."""
+        """Return the location where the value of these characters is assigned, if a template fills it in."""
         found = self._origins.at(max(start, end - 1), end)
         return None if found is None else found.value
 
@@ -451,32 +455,32 @@ class ComposedFile(SourceFile):
 
 
 def compose_file(file: SourceFile, pieces: Sequence[Piece]) -> ComposedFile:
-    """The pieces as a file that is read in place of `file`. Raises TooLong."""
+    """Return the pieces as a file that is read in place of `file`. Raises TooLong."""
     origins = Origins(pieces)
     return ComposedFile(file.path, origins.text, file.sha256, len(origins.text), origins)
 
 
 def places_of(file: SourceFile) -> Places:
-    """The places of a file, composed or not."""
+    """Return the places of a file, composed or not."""
     return ComposedPlaces(file.path, file.origins) if isinstance(file, ComposedFile) else Places(file.path, file.text)
 
 
 def file_text_of(file: SourceFile) -> FileText:
-    """The text of a file, composed or not, for readers of shell code."""
+    """Return the text of a file, composed or not, for readers of shell code."""
     if isinstance(file, ComposedFile):
         return ComposedFileText(file.path, file.origins)
     return FileText(file.path, file.text)
 
 
 def file_pieces(file: SourceFile) -> tuple[Piece, ...]:
-    """The pieces of a file, for use in another composed text."""
+    """Return the pieces of a file, for use in another composed text."""
     if isinstance(file, ComposedFile):
         return file.origins.pieces()
     return (Piece(file.text, Origin(FileText(file.path, file.text), 0, len(file.text))),)
 
 
 def shift_node(node: Node, by: int) -> Node:
-    """The same value, moved `by` characters towards the end of the text."""
+    """Return the same value, moved `by` characters towards the end of the text."""
     spend()
     return Node(
         node.kind,
@@ -498,7 +502,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "a": "\a", "b": "\b", "e
 
 
 def code_of(file: FileText, node: Node) -> Text:
-    """The characters of a scalar, each with its location; a placeholder becomes a gap."""
+    """Return the characters of a scalar, each with its location; a placeholder becomes a gap."""
     return tuple(_with_gaps(file, _pieces(file, node)))
 
 
@@ -515,7 +519,7 @@ def _pieces(file: FileText, node: Node) -> Iterator[Lit]:
 
 
 def _block(file: FileText, start: int, end: int, *, folded: bool) -> Iterator[Lit]:
-    """The lines of `|` or `>` without their common indentation."""
+    """Yield the lines of `|` or `>` without their common indentation."""
     lines = file.text[start:end].split("\n")
     indent = next((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), 0)
     offset = start
@@ -536,7 +540,7 @@ def _block(file: FileText, start: int, end: int, *, folded: bool) -> Iterator[Li
 
 
 def _replace(file: FileText, start: int, end: int, pattern: re.Pattern[str]) -> Iterator[Lit]:
-    """Split a range of a file: text that stays as it is, and what each escape or folded line stands for."""
+    """Split a range of a file: unchanged text, and the replacement of each escape or folded line."""
     at = start
     for match in pattern.finditer(file.text, start, end):
         if match.start() > at:

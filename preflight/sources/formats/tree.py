@@ -69,7 +69,7 @@ class DirectoryTree:
         self._folders: dict[str, str] = {}
 
     def read(self, path: str) -> SourceFile | Note:
-        """The file at `path` (relative to the root), or a note with the reason why it cannot be read."""
+        """Return the file at `path` (relative to the root), or a note with the reason why it cannot be read."""
         found = self._texts.get(path) or self._read.get(path)
         if found is None:
             found = self._load(path)
@@ -79,7 +79,7 @@ class DirectoryTree:
         return found
 
     def head(self, path: str) -> SourceFile | None:
-        """The beginning of the file at `path`, whatever its size or content; None if it cannot be read."""
+        """Return the beginning of the file at `path`, whatever its size or content; None if it cannot be read."""
         try:
             real = self._real(path)
             content = self._content(path, real, _HEAD_BYTES) if self._is_inside(real) else None
@@ -111,7 +111,7 @@ class DirectoryTree:
         return found
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """`path`, as written in `relative_to`, as a path relative to the root; None when it leads outside."""
+        """Return `path`, as written in `relative_to`, as a path relative to the root; None when it leads outside."""
         inside = path
         if path.startswith("~"):
             return _elsewhere(path, relative_to, self.exists)
@@ -131,14 +131,14 @@ class DirectoryTree:
         return rest if is_from_above and found is not None and not self.exists(found) else found
 
     def exists(self, path: str) -> bool:
-        """Whether `path` (relative to the root) exists and is inside the root."""
+        """Return whether `path` (relative to the root) exists and is inside the root."""
         known = self._existence.get(path)
         if known is None:
             known = self._existence[path] = self._look(path)
         return known
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The entries of a folder, at most `MAX_NAMES`."""
+        """Return the entries of a folder, at most `MAX_NAMES`."""
         known = self._names.get(folder)
         if known is None:
             known = self._names[folder] = self._list_folder(folder)
@@ -160,17 +160,17 @@ class DirectoryTree:
 
     @property
     def listed_folders(self) -> Mapping[str, tuple[str, ...]]:
-        """Every folder whose names have been requested so far."""
+        """Return every folder whose names have been requested so far."""
         return self._names
 
     @property
     def requests(self) -> Mapping[str, SourceFile | Note]:
-        """All requests so far, with their results."""
+        """Return all requests so far, with their results."""
         return self._read
 
     @property
     def existence_requests(self) -> Mapping[str, bool]:
-        """All existence checks so far, with their results."""
+        """Return all existence checks so far, with their results."""
         return self._existence
 
     def _look(self, path: str) -> bool:
@@ -184,7 +184,8 @@ class DirectoryTree:
             return False
 
     def _real(self, path: str, *, strict: bool = False) -> str:
-        """The target of `path`. Parent folders are resolved only once, because most requested files do not exist.
+        """Return the target of `path`. Parent folders are resolved only once, because most requested files do not
+        exist.
 
         Raises:
             OSError: with `strict`, if it does not exist.
@@ -227,7 +228,7 @@ class DirectoryTree:
         return content if isinstance(content, Note) else decode(path, content)
 
     def _content(self, path: str, real: str, max_bytes: int = 0) -> bytes | Note:
-        """The whole content, or the first `max_bytes` bytes."""
+        """Return the whole content, or the first `max_bytes` bytes."""
         try:
             if max_bytes:
                 with regular_file.open_regular(real, follow_links=False) as stream:
@@ -260,7 +261,7 @@ class MemoryTree:
         self.max_file_bytes = max_file_bytes
 
     def read(self, path: str) -> SourceFile | Note:
-        """The file at `path`, or a note if there is none."""
+        """Return the file at `path`, or a note if there is none."""
         content = self.files.get(path)
         if content is None:
             if self._exists(path):
@@ -274,13 +275,15 @@ class MemoryTree:
         return decode(path, raw)
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """`path`, as written in `relative_to`; None if it is absolute and names no file of the tree, or leads above."""
+        """Return `path`, as written in `relative_to`; None if it is absolute and names no file of the tree, or leads
+        above.
+        """
         if path.startswith(("/", "~")):
             return _elsewhere(path, relative_to, self._exists)
         return _resolve(path, relative_to, self._exists)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The entries of a folder."""
+        """Return the entries of a folder."""
         start = f"{folder}/" if folder else ""
         found: set[str] = set()
         for path in self.files:
@@ -303,13 +306,13 @@ class OverlayTree:
         self._hidden = files.keys() - self._overlay.files.keys()
 
     def read(self, path: str) -> SourceFile | Note:
-        """The overlaid file, otherwise that of the underlying tree."""
+        """Return the overlaid file, otherwise that of the underlying tree."""
         if path in self._hidden:
             return _missing(path)
         return self._overlay.read(path) if path in self._overlay.files else self._base.read(path)
 
     def head(self, path: str) -> SourceFile | None:
-        """The beginning of an overlaid file, otherwise of one in the underlying tree."""
+        """Return the beginning of an overlaid file, otherwise of one in the underlying tree."""
         return self._base.head(path) if isinstance(self._base, DirectoryTree) else None
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
@@ -318,7 +321,7 @@ class OverlayTree:
         return over if over in self._overlay.files else self._base.resolve(path, relative_to=relative_to)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """The entries of a folder of either tree."""
+        """Return the entries of a folder of either tree."""
         return tuple(sorted({*self._base.names(folder), *self._overlay.names(folder)}))
 
 
@@ -350,7 +353,7 @@ class _DroppedText(SourceFile):
 def note_at(
     path: str, kind: NoteKind, message: str, detail: NoteDetail | None = None, *, required: bool = False
 ) -> Note:
-    """A note about a whole file; it points at its first character."""
+    """Return a note about a whole file; it points at its first character."""
     return Note(kind, message, Span(path, 1, 1, 1, 1), detail=detail, required=required)
 
 
@@ -363,7 +366,7 @@ _ELSEWHERE = re.compile(
 
 
 def _elsewhere(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
-    """The file of the tree that a node or container has at `path`: with the longest end that names one."""
+    """Return the file of the tree that a node or container has at `path`: with the longest end that names one."""
     parts = path.split("/")[1:] if _ELSEWHERE.fullmatch(path) else ()
     for start in range(len(parts)):
         rest = "/".join(parts[start:])

@@ -49,18 +49,18 @@ class Composition:
 
     @property
     def root(self) -> Section:
-        """The configuration."""
+        """Return the configuration."""
         return self.resolver.root
 
     def leaf(self, key: str) -> Setting | None:
-        """The value at a dotted key; None if there is none."""
+        """Return the value at a dotted key; None if there is none."""
         try:
             return self.resolver.at(tuple(split_key(key)))
         except Unreadable:
             return None
 
     def value(self, key: str) -> Value | None:
-        """The resolved value at a dotted key; None if there is none, or if Hydra cannot resolve it."""
+        """Return the resolved value at a dotted key; None if there is none, or if Hydra cannot resolve it."""
         try:
             return self.resolver.value(tuple(split_key(key)))
         except Unreadable:
@@ -74,7 +74,7 @@ def compose_config(
     environment: Mapping[str, Value],
     place: Place | None = None,
 ) -> Composition:
-    """The configuration that Hydra composes for the primary configuration of this name.
+    """Return the configuration that Hydra composes for the primary configuration of this name.
 
     Args:
         folders: where configurations are found.
@@ -161,7 +161,7 @@ def _update(composition: Composition, override: Override) -> None:
 
 
 def _below(composition: Composition, at: Setting, key: str, path: tuple[str, ...]) -> Setting | None:
-    """The container below a key, following references; None if there is none."""
+    """Return the container below a key, following references; None if there is none."""
     found: Setting | None = None
     if isinstance(at, Section):
         found = at.members.get(key)
@@ -192,7 +192,7 @@ _INTERPOLATION = re.compile(r"\$\{([^${}:]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A fault at which Hydra stops: a message, and the location."""
+    """A fault that stops Hydra: a message, and the location."""
 
     kind: str
     message: str
@@ -296,8 +296,8 @@ class DefaultsList:
     _is_cut_off: bool = False
 
     def compute(self, name: str, place: Place | None = None) -> list[Merged]:
-        """The configurations to merge, in order, for the primary configuration of this name; `place` is where it is
-        named.
+        """Return the configurations to merge, in order, for the primary configuration of this name; `place` is where it
+        is named.
         """
         self._sort_overrides()
         head, _, tail = name.rpartition("/")
@@ -337,7 +337,7 @@ class DefaultsList:
         self.refusals.append(Refusal(kind, message, place))
 
     def _expand(self, item: _Default, *, is_root: bool, depth: int) -> Iterator[Merged]:
-        """The configurations of one item and all below it, in the order in which they are merged."""
+        """Yield the configurations of one item and all below it, in the order in which they are merged."""
         spend()
         self._count += 1
         if depth > _MAX_DEPTH or self._count > _MAX_CONFIGS:
@@ -478,7 +478,7 @@ def _absolute(header: str, item: _Default) -> str:
 
 
 def _read(config: LoadedConfig) -> list[_Default] | None:
-    """The items of a configuration's defaults list; None if it is not a list."""
+    """Return the items of a configuration's defaults list; None if it is not a list."""
     if config.defaults is None:
         return []
     found = [_item(item) for item in config.defaults.items] if isinstance(config.defaults, ListSetting) else [None]

@@ -114,7 +114,7 @@ class Place:
 
     @property
     def span(self) -> Span:
-        """The span of the value."""
+        """Return the span of the value."""
         if self.node_claims is not None and self.member is not None:
             return self.node_claims.span(self.member.node)
         assert self.written is not None
@@ -122,7 +122,7 @@ class Place:
 
     @property
     def spelling(self) -> str:
-        """The value as written, with its key."""
+        """Return the value as written, with its key."""
         if self.node_claims is not None and self.member is not None:
             return self.node_claims.spelling(self.member)
         return self.spelled
@@ -159,24 +159,24 @@ Setting: TypeAlias = "Leaf | Section | ListSetting"
 
 
 def text_of(setting: Setting | None) -> str | None:
-    """The text of a leaf whose value is known text; else None."""
+    """Return the text of a leaf whose value is known text; else None."""
     if isinstance(setting, Leaf) and isinstance(setting.value, Known) and isinstance(setting.value.value, str):
         return setting.value.value
     return None
 
 
 def is_reference(setting: Setting | None) -> bool:
-    """Whether a value is an interpolation."""
+    """Return whether a value is an interpolation."""
     return "${" in (text_of(setting) or "")
 
 
 def is_missing(setting: Setting | None) -> bool:
-    """Whether a value is `???`."""
+    """Return whether a value is `???`."""
     return text_of(setting) == MISSING
 
 
 def from_file(file: SourceFile, root: Node, node_claims: NodeClaims) -> Section:
-    """The content of a file whose root is a mapping."""
+    """Return the content of a file whose root is a mapping."""
     place = Place(Strength.CONFIG, node_claims, Member("", root.start, root.start, root))
     return _section(root, place, file.text)
 
@@ -214,7 +214,7 @@ def _number(node: Node, text: str) -> Plain:
 
 
 def copy_setting(setting: Setting) -> Setting:
-    """A copy of the value, for another place in the tree."""
+    """Return a copy of the value, for another place in the tree."""
     spend()
     if isinstance(setting, Section):
         return replace(setting, members={key: copy_setting(item) for key, item in setting.members.items()})
@@ -224,21 +224,21 @@ def copy_setting(setting: Setting) -> Setting:
 
 
 def wrap_in_package(section: Section, package: str) -> Section:
-    """The content below the keys of a package (`a.b`); unchanged if the package is empty."""
+    """Return the content below the keys of a package (`a.b`); unchanged if the package is empty."""
     for key in reversed(package.split(".") if package else []):
         section = Section(section.place, {key: section})
     return section
 
 
 def split_key(key: str) -> list[str]:
-    """The parts of `a.b[c].d`."""
+    """Return the parts of `a.b[c].d`."""
     head, *_ = re.split(r"[.\[]", key, maxsplit=1)
     rest = re.finditer(r"\.([^.\[]*)|\[(.*?)\]", key[len(head) :])
     return [head, *(match[1] if match[1] is not None else match[2] for match in rest)]
 
 
 def leaves(setting: Setting, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf | ListSetting]]:
-    """Every value that is not a mapping, with its path of keys."""
+    """Yield every value that is not a mapping, with its path of keys."""
     if isinstance(setting, Section):
         for key, item in setting.members.items():
             yield from leaves(item, (*path, key))
@@ -272,7 +272,7 @@ class LoadedConfig:
     defaults: Setting | None
 
     def section(self) -> Section:
-        """Its content without the defaults list; a new one each time."""
+        """Return its content without the defaults list; a new one each time."""
         root = self.document.root
         assert root is not None
         section = from_file(self.file, root, self.node_claims)
@@ -301,20 +301,20 @@ class ConfigFolders:
 
     @property
     def description(self) -> str:
-        """A description of the folders."""
+        """Return a description of the folders."""
         return " or ".join(f"`{folder or '.'}`" for folder in self.folders) or "any folder"
 
     def is_group(self, name: str) -> bool:
-        """Whether one of them contains a folder of this name."""
+        """Return whether one of them contains a folder of this name."""
         return bool(name) and any(_is_folder(self.tree, posixpath.join(folder, name)) for folder in self.folders)
 
     def header(self, name: str) -> str | None:
-        """The package that the first line of a configuration names."""
+        """Return the package that the first line of a configuration names."""
         config = self.load(name)
         return config.header if config is not None else None
 
     def load(self, name: str) -> LoadedConfig | None:
-        """The configuration of this name; None if there is none."""
+        """Return the configuration of this name; None if there is none."""
         name = name.removesuffix(_SUFFIX)
         if name not in self._loaded:
             self._loaded[name] = self._load(name) if len(self._loaded) < _MAX_FILES else None
@@ -341,7 +341,7 @@ class ConfigFolders:
 
 
 def parse_config(file: SourceFile) -> LoadedConfig | None:
-    """One file of configuration; None if its root is not a mapping. An empty file is an empty mapping."""
+    """Return one file of configuration; None if its root is not a mapping. An empty file is an empty mapping."""
     document = lenient_yaml.parse(file.text or "{}")
     if document.root is None and not file.text.partition("#")[0].strip():
         document = lenient_yaml.parse("{}")
@@ -371,10 +371,10 @@ def _is_folder(tree: Tree, path: str) -> bool:
 
 
 def package_folder(name: str) -> str:
-    """The folder of a Python package: `a.b` -> `a/b`."""
+    """Return the folder of a Python package: `a.b` -> `a/b`."""
     return name.strip(".").replace(".", "/")
 
 
 def existing(tree: Tree, folders: Sequence[str | None]) -> list[str]:
-    """The folders that exist in the tree."""
+    """Return the folders that exist in the tree."""
     return [folder for folder in folders if folder is not None and (not folder or _is_folder(tree, folder))]

@@ -56,16 +56,16 @@ class Override:
 
     @property
     def is_list(self) -> bool:
-        """Whether it selects several configurations of a group."""
+        """Return whether it selects several configurations of a group."""
         return isinstance(self.element, list)
 
     @property
     def is_unknown(self) -> bool:
-        """Whether its value is not one known value."""
+        """Return whether its value is not one known value."""
         return not isinstance(self.value, Known)
 
     def names(self) -> tuple[str, ...] | None:
-        """The configurations that it selects from a group; None if it selects none."""
+        """Return the configurations that it selects from a group; None if it selects none."""
         if isinstance(self.element, list):
             return tuple(str(item) for item in self.element)
         if self.element is None or isinstance(self.element, Sweep | Opaque | dict) or not isinstance(self.value, Known):
@@ -73,7 +73,7 @@ class Override:
         return (str(self.element),)
 
     def setting(self) -> Setting:
-        """Its value as part of a configuration."""
+        """Return its value as part of a configuration."""
         is_read = isinstance(self.value, Known) or isinstance(self.element, list | dict)
         return _setting(self.element, self.place) if is_read else Leaf(self.value, self.place)
 
@@ -87,12 +87,12 @@ def _setting(element: Element, place: Place) -> Setting:
 
 
 def from_words(words: Iterable[Word]) -> list[Override]:
-    """The overrides among the words of a line; options and other words are skipped."""
+    """Return the overrides among the words of a line; options and other words are skipped."""
     return [found for word in words if (found := from_word(word)) is not None]
 
 
 def from_word(word: Word) -> Override | None:
-    """The word as an override; None for any other word."""
+    """Return the word as an override; None for any other word."""
     text = known_prefix(word)
     head = parse_key(text)
     if head is None:
@@ -110,7 +110,7 @@ def from_word(word: Word) -> Override | None:
 
 
 def _value_of(word: Word, start: int) -> Value:
-    """The value after the equals sign of a word with a variable, as far as it is known."""
+    """Return the value after the equals sign of a word with a variable, as far as it is known."""
     if isinstance(word.value, OneOf):
         return join(_parse(str(item)[start:]) for item in word.value.values)
     first = word.parts[0] if word.parts else None
@@ -149,7 +149,7 @@ _MAX_VALUES = 64
 
 
 class Action(enum.Enum):
-    """What an override does to its key."""
+    """The effect of an override on its key."""
 
     CHANGE = ""
     ADD = "+"
@@ -190,8 +190,8 @@ class OverrideText:
 
 
 def parse_key(text: str) -> tuple[Action, str, str | None, int] | None:
-    """The action, key and package of an override, and where its value begins (0 if it has none); None if the text is
-    not an override.
+    """Return the action, key and package of an override, and where its value begins (0 if it has none); None if the
+    text is not an override.
     """
     match = _KEY.match(text)
     if match is None or (match["equals"] is None and (match["sign"] != "~" or match.end() != len(text))):
@@ -233,7 +233,7 @@ def parse_value(text: str) -> Element:
 
 
 def as_value(element: Element) -> Value:
-    """An element as the value of a claim; a list of scalars is a tuple."""
+    """Return an element as the value of a claim; a list of scalars is a tuple."""
     if isinstance(element, Sweep):
         return join(as_value(item) for item in element.values)
     if isinstance(element, Opaque):
@@ -285,7 +285,7 @@ class _Parser:
         return self._primitive(start, ends)
 
     def _items(self, closing: str, what: str) -> Iterator[None]:
-        """Once before each item of a list, a mapping or a call, up to its end."""
+        """Yield once before each item of a list, a mapping or a call, up to its end."""
         while not self.take(closing):
             yield
             if self.take(closing):
@@ -458,7 +458,7 @@ class Resolver:
     _active: set[tuple[str, ...]] = field(default_factory=set)
 
     def at(self, path: tuple[str, ...]) -> Setting | None:
-        """The value at a path of keys, following references on the way; None if there is none.
+        """Return the value at a path of keys, following references on the way; None if there is none.
 
         Raises:
             Unreadable: a reference on the way cannot be resolved.
@@ -467,7 +467,7 @@ class Resolver:
         return found
 
     def value(self, path: tuple[str, ...]) -> Value | None:
-        """The resolved value at a path; None if there is none.
+        """Return the resolved value at a path; None if there is none.
 
         Raises:
             Unreadable: Hydra cannot resolve it either.
@@ -483,7 +483,7 @@ class Resolver:
         return resolved
 
     def resolved(self, setting: Setting, path: tuple[str, ...]) -> Value | Section | ListSetting:
-        """A leaf's value, or the container that it refers to.
+        """Return a leaf's value, or the container that it refers to.
 
         Raises:
             Unreadable: Hydra cannot resolve it either.
@@ -531,7 +531,7 @@ class Resolver:
         return at, where
 
     def _text(self, text: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
-        """The value of a string with interpolations; a single one keeps its type."""
+        """Return the value of a string with interpolations; a single one keeps its type."""
         pieces = _pieces(text)
         if len(pieces) == 1 and pieces[0][0]:
             return self._reference(pieces[0][1], path)
@@ -547,7 +547,7 @@ class Resolver:
         return lift(lambda *parts: "".join(map(str, parts)), *found)
 
     def _inner(self, text: str, path: tuple[str, ...]) -> str | Unresolved:
-        """The text of a key that itself contains interpolations."""
+        """Return the text of a key that itself contains interpolations."""
         if "${" not in text:
             return text
         value = self._text(text, path)
@@ -651,7 +651,7 @@ def _decode(item: Plain) -> Plain:
 
 
 def _pieces(text: str) -> list[tuple[bool, str]]:
-    """The text in pieces: those inside an interpolation, and those outside.
+    """Return the text in pieces: those inside an interpolation, and those outside.
 
     Raises:
         Unreadable: an interpolation is not closed.

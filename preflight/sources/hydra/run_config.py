@@ -79,7 +79,7 @@ class RunConfig:
 
 
 def framework_of_program(name: str, words: Sequence[Word]) -> Framework | None:
-    """The framework that a module (`verl.trainer.main_ppo`), a script or the keys of its arguments name."""
+    """Return the framework that a module (`verl.trainer.main_ppo`), a script or the keys of its arguments name."""
     dotted = name.removesuffix(".py").strip("./").replace("/", ".")
     keys = [item.key for item in from_words(words)]
     for framework in FRAMEWORKS:
@@ -96,7 +96,7 @@ def framework_of_program(name: str, words: Sequence[Word]) -> Framework | None:
 
 
 def framework_of_line(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Framework | None:
-    """The framework of a program by its words, or by the file of configuration that they name."""
+    """Return the framework of a program by its words, or by the file of configuration that they name."""
     found = framework_of_program(known_prefix(words[0]), words[1:]) if words else None
     if found is not None or not words:
         return found
@@ -106,12 +106,12 @@ def framework_of_line(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Fr
 
 
 def _has(keys: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether overrides set something at or below each of the keys."""
+    """Return whether overrides set something at or below each of the keys."""
     return all(any(key == each or key.startswith(f"{each}.") for key in keys) for each in wanted)
 
 
 def run_config(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: bool) -> RunConfig | None:
-    """The configuration of the program that `words` start; None if it has no readable one.
+    """Return the configuration of the program that `words` start; None if it has no readable one.
 
     Args:
         line: the launch line.
@@ -208,7 +208,7 @@ def _below(base: str, path: str) -> str | None:
 
 
 def _folder(path: str, base: str, line: LaunchLine, tree: Tree) -> str | None:
-    """The folder of `--config-path`, relative to the script's own folder or to where the program runs."""
+    """Return the folder of `--config-path`, relative to the script's own folder or to where the program runs."""
     below = _below(base, path)
     if below is not None and existing(tree, [below]):
         return below
@@ -241,7 +241,9 @@ def _add_search_path(
 def _installed_run(
     line: LaunchLine, framework: Framework, words: Sequence[Word], tree: Tree, environment: dict[str, Value]
 ) -> RunConfig | None:
-    """The run of a framework that is not in the tree: its overrides, and the user's own configuration, if named."""
+    """Return the run of a framework that is not in the tree: its overrides, and the user's own configuration, if
+    named.
+    """
     scanned = scan(words, _OPTIONS)
     overrides = from_words(words)
     path, name = scanned.last("config_path", "config_dir"), scanned.last("config_name")
@@ -269,7 +271,7 @@ def _run_without_file(
     why: str,
     words: Sequence[Word],
 ) -> RunConfig | None:
-    """A configuration of only the overrides."""
+    """Return a configuration of only the overrides."""
     composition = Composition(Resolver(Section(Place(Strength.CONFIG)), environment, why))
     apply_overrides(composition, overrides)
     own = framework or framework_of(composition)
@@ -277,7 +279,7 @@ def _run_without_file(
 
 
 def _named_file(line: LaunchLine, framework: Framework | None, words: Sequence[Word], tree: Tree) -> str | None:
-    """The file that `--config FILE`, `--config=FILE` or `config=FILE` names."""
+    """Return the file that `--config FILE`, `--config=FILE` or `config=FILE` names."""
     options = [framework.option] if framework is not None and framework.option else ["--config", "--exp", "config"]
     for index, word in enumerate(words):
         text = text_of_word(word) or ""
@@ -312,7 +314,7 @@ def file_config(
     overrides: Sequence[Override] = (),
     environment: dict[str, Value] | None = None,
 ) -> RunConfig | None:
-    """The configuration of a file with those that it inherits from; None if it belongs to no framework."""
+    """Return the configuration of a file with those that it inherits from; None if it belongs to no framework."""
     files: list[str] = []
     missing: list[str] = []
     resolver = Resolver(Section(Place(Strength.CONFIG)), environment or {})
@@ -354,7 +356,7 @@ def _inherit(path: str, tree: Tree, resolver: Resolver, files: list[str], missin
 
 
 def framework_of(composition: Composition) -> Framework | None:
-    """The framework whose keys a configuration has."""
+    """Return the framework whose keys a configuration has."""
     for framework in FRAMEWORKS:
         for wanted in framework.recognised_by:
             if all(composition.leaf(key) is not None for key in wanted):
@@ -390,7 +392,7 @@ class HydraProgram:
 
 
 def hydra_program(script: str, tree: Tree) -> HydraProgram | None:
-    """The configuration that a script requests from Hydra; None if it requests none or cannot be read."""
+    """Return the configuration that a script requests from Hydra; None if it requests none or cannot be read."""
     file = tree.read(script)
     if not isinstance(file, SourceFile) or "hydra" not in file.text or not _HYDRA_WORDS.search(file.text):
         return None
@@ -411,7 +413,7 @@ def hydra_program(script: str, tree: Tree) -> HydraProgram | None:
 
 
 def _calls(module: ast.Module) -> Iterator[ast.Call]:
-    """The decorators `hydra.main(...)` of a script, in order."""
+    """Yield the decorators `hydra.main(...)` of a script, in order."""
     for node in ast.walk(module):
         spend()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -429,7 +431,7 @@ def _literal(node: ast.expr | None) -> tuple[str | None, bool]:
 
 
 def _registers(file: SourceFile, tree: Tree) -> bool:
-    """Whether a script or a module that it imports registers configurations."""
+    """Return whether a script or a module that it imports registers configurations."""
     if _REGISTRATION_WORDS.search(file.text):
         return True
     for index, match in enumerate(_IMPORT.finditer(file.text)):
@@ -468,7 +470,7 @@ _MAX_SETTINGS = 2000
 
 
 def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: str) -> tuple[Claim, ...]:
-    """The claims of a configuration.
+    """Return the claims of a configuration.
 
     Args:
         run: the configuration.
@@ -495,7 +497,7 @@ def claims_of(run: RunConfig, scope: Scope, condition: str, at: Span, spelling: 
 
 
 def _settings(run: RunConfig, framework: Framework, scope: Scope, at: Span, spelling: str) -> Iterator[Claim]:
-    """Every key that the line or the user's own files give, as `setting.FRAMEWORK.KEY`."""
+    """Yield every key that the line or the user's own files give, as `setting.FRAMEWORK.KEY`."""
     prefix = f"{SETTING_PREFIX}{framework.name}."
     is_whole = run.is_installed or framework.style is Style.FILE
     if run.incomplete or not is_whole or (not run.is_installed and run.composition.resolver.incomplete):
@@ -504,14 +506,14 @@ def _settings(run: RunConfig, framework: Framework, scope: Scope, at: Span, spel
     for path, leaf in truncate(list(leaves(run.composition.root)), _MAX_SETTINGS, "settings of a configuration"):
         on_line = leaf.place.strength is Strength.FLAG
         if (on_line or is_whole) and not is_secret(path[-1]) and not is_missing(leaf):
-            value = _listed(leaf) if isinstance(leaf, ListSetting) else _resolve(run, ".".join(path))
+            value = _as_tuple(leaf) if isinstance(leaf, ListSetting) else _resolve(run, ".".join(path))
             if value is not None:
                 name = f"{prefix}{'.'.join(path)}"
                 yield Claim(name, value, leaf.place.span, leaf.place.spelling, _SOURCE, scope, leaf.place.strength)
 
 
-def _listed(items: ListSetting) -> Value:
-    """A list as a tuple; unresolved if it holds other than plain values."""
+def _as_tuple(items: ListSetting) -> Value:
+    """Return a list as a tuple; unresolved if it holds other than plain values."""
     found: list[str | int | float | None] = []
     for item in items.items:
         if not isinstance(item, Leaf) or not isinstance(item.value, Known) or isinstance(item.value.value, tuple):
@@ -549,7 +551,7 @@ def _join_key(below: str, key: str) -> str:
 
 
 def _layers(run: RunConfig, key: Key, path: str, setting: Setting, scope: Scope) -> Iterator[Claim]:
-    """The value in force and, as a weaker claim, the value that it replaces."""
+    """Yield the value in force and, as a weaker claim, the value that it replaces."""
     if is_missing(setting):
         return
     value = _resolve(run, path)
@@ -583,7 +585,7 @@ def _claim(key: Key, value: Value, place: Place, scope: Scope, strength: Strengt
 
 
 def _world(claims: list[Claim], scope: Scope) -> Iterator[Claim]:
-    """The number of training ranks: nodes times GPUs, as computed by the program that starts them all."""
+    """Yield the number of training ranks: nodes times GPUs, as computed by the program that starts them all."""
     own = [claim for claim in claims if claim.scope == scope]
     own.sort(key=lambda claim: -claim.strength)
     nodes = next((claim for claim in own if claim.quantity == "nodes"), None)
@@ -607,15 +609,15 @@ def _refusal_claims(run: RunConfig, scope: Scope, at: Span, spelling: str) -> It
         yield from _dangling_claims(run, scope)
     for refusal in run.composition.refusals:
         if refusal.place is not None:
-            yield _of_hydra("config_refused", Known(refusal.message), refusal.place, scope)
+            yield _hydra_claims("config_refused", Known(refusal.message), refusal.place, scope)
 
 
-def _of_hydra(quantity: str, value: Value, place: Place, scope: Scope) -> Claim:
+def _hydra_claims(quantity: str, value: Value, place: Place, scope: Scope) -> Claim:
     return Claim(quantity, value, place.span, place.spelling, "hydra", scope, place.strength)
 
 
 def _dangling_claims(run: RunConfig, scope: Scope) -> Iterator[Claim]:
-    """Values that Hydra composes and OmegaConf cannot resolve: the program stops when it reads one."""
+    """Yield values that Hydra composes and OmegaConf cannot resolve: the program stops when it reads one."""
     resolver = run.composition.resolver
     for path, leaf in truncate(list(leaves(run.composition.root)), _MAX_SETTINGS, "settings of a configuration"):
         if not is_reference(leaf):
@@ -625,10 +627,12 @@ def _dangling_claims(run: RunConfig, scope: Scope) -> Iterator[Claim]:
         except Unreadable as why:
             if why.is_required or (why.key and _is_set_by(run.program, why.key)):
                 continue
-            yield _of_hydra("config_unresolvable", Known((".".join(path), str(why))), leaf.place, scope)
+            yield _hydra_claims("config_unresolvable", Known((".".join(path), str(why))), leaf.place, scope)
 
 
 def _is_set_by(program: str, key: str) -> bool:
-    """Whether a program assigns a key: `cfg.classes = 10`, `cfg["classes"] = 10`, `update(cfg, "classes", 10)`."""
+    """Return whether a program assigns a key: `cfg.classes = 10`, `cfg["classes"] = 10`, `update(cfg, "classes",
+    10)`.
+    """
     last = re.escape(key.rpartition(".")[2])
     return re.search(rf"\.{last}\s*=[^=]|[\"'](?:[\w.]+\.)?{last}[\"']\s*(?:\]\s*=[^=]|,)", program) is not None

@@ -1,5 +1,4 @@
-"""The faults for which the API server rejects a custom resource, by the schema, the rules and the conditions of its
-kind.
+"""Faults that make the API server reject a custom resource, by the schema, the rules and the conditions of its kind.
 
 The schemas are data (`tables/custom_resources.json`), read from the definitions of the operators' own releases. Unknown
 fields are rejected as with kubectl's `--validate=strict`, its default since 1.25. A value that is filled in later is
@@ -70,11 +69,11 @@ def _table() -> dict[str, Any]:
 
 
 def admission(root: Node) -> Outcome | None:
-    """Whether the API server accepts an object; None if its kind is not in the table."""
+    """Return whether the API server accepts an object; None if its kind is not in the table."""
     kind, version = root.text("kind"), root.text("apiVersion")
     releases: dict[str, int] | None = _table()["kinds"].get(f"{version}/{kind}")
     if releases is None:
-        return _miswritten(root, kind) or _unserved(root, kind, version)
+        return _misspelt_kind(root, kind) or _unserved_version(root, kind, version)
     newest = next(reversed(releases))
     reader = _Reader(_table())
     found = reader.refusals(root, releases[newest])
@@ -101,8 +100,8 @@ def _was_field(kind: str, refusal: Refusal) -> bool:
 _CORE = {"Job": "batch", "CronJob": "batch", "Deployment": "apps", "StatefulSet": "apps"}
 
 
-def _miswritten(root: Node, kind: str) -> Outcome | None:
-    """A kind in other capitals than the API has."""
+def _misspelt_kind(root: Node, kind: str) -> Outcome | None:
+    """Return a kind in other capitals than the API has."""
     member = root.member("kind")
     meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
     group = root.text("apiVersion").rpartition("/")[0]
@@ -115,8 +114,8 @@ def _miswritten(root: Node, kind: str) -> Outcome | None:
     return Outcome("", (Refusal(problem, f"Write `kind: {meant}`.", member.key_start, member.node.end),))
 
 
-def _unserved(root: Node, kind: str, version: str) -> Outcome | None:
-    """An API version that no release of the operator ever served."""
+def _unserved_version(root: Node, kind: str, version: str) -> Outcome | None:
+    """Return an API version that no release of the operator ever served."""
     member = root.member("apiVersion")
     group, _, number = version.rpartition("/")
     served = {
@@ -144,7 +143,7 @@ class _Reader:
         self.open_values: list[tuple[int, int]] = []
 
     def refusals(self, root: Node, number: int) -> list[Refusal]:
-        """Everything that the schema rejects."""
+        """Return everything that the schema rejects."""
         # The whole object has no key of its own; what it lacks is reported at its first one.
         labels = root.at("metadata", "labels")
         queued = labels is not None and labels.member(_QUEUE_LABEL) is not None
@@ -173,7 +172,7 @@ class _Reader:
         if not _is_of(node, kind):
             if not (node.value is None and node.kind is Kind.SCALAR and part.get("nullable")):
                 expected = _NAMES.get(kind, kind)
-                problem = f"{_quoted(path, node)} is {_named(node)}, where {expected} is expected"
+                problem = f"{_quote(path, node)} is {_name_value(node)}, where {expected} is expected"
                 self._refuse(problem, f"Write {expected}{_as_number(node, kind)}.", at)
             return
         if node.kind is Kind.SCALAR:
@@ -222,7 +221,7 @@ class _Reader:
                 self._refuse(f"{path or 'the object'} has no `{key}`, which is required", f"Give `{key}`.", where)
         if part.get("named") and not present & {"name", "generateName"} and not _has_template(node):
             self._refuse("the object has neither `name` nor `generateName`", "Add `name`.", at)
-        self._sized(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", at)
+        self._size_text(len(node.in_force), part, "Properties", f"{path} has {len(node.in_force)} keys", at)
 
     def _unknown(self, member: Member, keys: dict[str, int], path: str) -> None:
         from preflight._util.usage_error import nearest
@@ -235,7 +234,7 @@ class _Reader:
 
     def _list(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
         items = part.get("items")
-        self._sized(len(node.items), part, "Items", f"{path} has {len(node.items)} items", at)
+        self._size_text(len(node.items), part, "Items", f"{path} has {len(node.items)} items", at)
         seen: set[tuple[object, ...]] = set()
         for number, item in enumerate(node.items):
             if items is None:
@@ -257,25 +256,25 @@ class _Reader:
         choices = part.get("enum")
         if choices is not None and value not in choices:
             listed = ", ".join(f"`{choice}`" for choice in choices[:_MAX_QUOTED])
-            self._refuse(f"{_quoted(path, node)} is not one of {listed}", f"Write one of {listed}.", at)
+            self._refuse(f"{_quote(path, node)} is not one of {listed}", f"Write one of {listed}.", at)
         if isinstance(value, str):
             pattern = part.get("pattern")
             if pattern is not None and not re.search(pattern, value):
-                self._refuse(f"{_quoted(path, node)} does not have the form {pattern}", "Correct it.", at)
+                self._refuse(f"{_quote(path, node)} does not have the form {pattern}", "Correct it.", at)
             if part.get("format") == "date-time" and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
-                self._refuse(f"{_quoted(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
-            self._sized(len(value), part, "Length", f"{_quoted(path, node)} has {len(value)} characters", at)
+                self._refuse(f"{_quote(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
+            self._size_text(len(value), part, "Length", f"{_quote(path, node)} has {len(value)} characters", at)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             least, most = part.get("minimum"), part.get("maximum")
             limit = _RANGES.get(part.get("format", ""))
             if least is not None and value < least:
-                self._refuse(f"{_quoted(path, node)} is below the minimum {least}", f"Write at least {least}.", at)
+                self._refuse(f"{_quote(path, node)} is below the minimum {least}", f"Write at least {least}.", at)
             elif most is not None and value > most:
-                self._refuse(f"{_quoted(path, node)} is above the maximum {most}", f"Write at most {most}.", at)
+                self._refuse(f"{_quote(path, node)} is above the maximum {most}", f"Write at most {most}.", at)
             elif limit is not None and not -limit <= value < limit:
-                self._refuse(f"{_quoted(path, node)} does not fit into {part['format']}", "Write less.", at)
+                self._refuse(f"{_quote(path, node)} does not fit into {part['format']}", "Write less.", at)
 
-    def _sized(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
+    def _size_text(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
         least, most = part.get(f"min{of}"), part.get(f"max{of}")
         if least is not None and size < least:
             self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", at)
@@ -284,13 +283,15 @@ class _Reader:
 
 
 def _place_of(item: Node) -> tuple[int, int]:
-    """Where a list item is reported: at its first key, because the list itself begins at the line of its own key."""
+    """Return where a list item is reported: at its first key, because the list itself begins at the line of its own
+    key.
+    """
     first = item.members[0] if item.members else None
     return (first.key_start, first.node.end) if first is not None else (item.start, item.end)
 
 
 def _identity(item: Node, keys: list[str], defaults: dict[str, Any]) -> tuple[object, ...] | None:
-    """The value that no two items of a list may share; None if it is filled in later."""
+    """Return the value that no two items of a list may share; None if it is filled in later."""
     if not keys:
         return (item.value,) if item.kind is Kind.SCALAR else None
     found = []
@@ -325,16 +326,16 @@ def _is_of(node: Node, kind: str) -> bool:
 
 
 def _is_plain(key: str) -> bool:
-    """Whether a key is literal: neither a placeholder nor a merge key."""
+    """Return whether a key is literal: neither a placeholder nor a merge key."""
     return not re.search(r"[{}$<>\ue000]", key)
 
 
 def _has_template(node: Node) -> bool:
-    """Whether keys may come from a placeholder or a merged mapping."""
+    """Return whether keys may come from a placeholder or a merged mapping."""
     return any(not _is_plain(member.key) for member in node.members)
 
 
-def _named(node: Node) -> str:
+def _name_value(node: Node) -> str:
     if node.kind is Kind.OBJECT:
         return "a mapping"
     if node.kind is Kind.ARRAY:
@@ -348,7 +349,7 @@ def _named(node: Node) -> str:
     return "a number"
 
 
-def _quoted(path: str, node: Node) -> str:
+def _quote(path: str, node: Node) -> str:
     key = re.split(r"\.(?![^.]*/)", path)[-1]
     if node.kind is not Kind.SCALAR:
         return f"`{key}`"
@@ -373,17 +374,17 @@ _PLACEHOLDER = re.compile(r"\$[A-Za-z_{(]|\{\{|<[$%]|<[A-Za-z][^<>]*>|@\w+@|%\w+
 
 
 def is_filled_in(node: Node) -> bool:
-    """Whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
+    """Return whether a string has a placeholder: `$NODES`, `job-${NAME}`, `<nodes>`, `PLACEHOLDER_NODES`."""
     return node.kind is Kind.SCALAR and isinstance(node.value, str) and _PLACEHOLDER.search(node.value) is not None
 
 
 def is_open(node: Node) -> bool:
-    """Whether a value is filled in later, or cannot be read."""
+    """Return whether a value is filled in later, or cannot be read."""
     return node.kind in (Kind.TEMPLATE, Kind.BROKEN) or is_filled_in(node)
 
 
 def holds(node: Node, condition: Condition) -> bool | Node:
-    """Whether a value meets a condition; or the value, filled in later, on which that depends."""
+    """Return whether a value meets a condition; or the value, filled in later, that the condition depends on."""
     name, *operands = condition
     if is_open(node):
         return node
@@ -392,7 +393,7 @@ def holds(node: Node, condition: Condition) -> bool | Node:
         return inner if isinstance(inner, Node) else not inner
     if name in ("and", "or"):
         found = [holds(node, operand) for operand in operands]
-        return _joined(found, decisive=name == "or")
+        return _join(found, decisive=name == "or")
     if name == "count":
         paths, least, most = operands
         return bool(least <= sum(_at(node, path) is not None for path in paths) <= most)
@@ -412,14 +413,14 @@ def holds(node: Node, condition: Condition) -> bool | Node:
     if name == "size":
         size = _size(there)
         return operands[1] <= size and (operands[2] is None or size <= operands[2])
-    return _of_items(name, node, there, operands[1:])
+    return _item_faults(name, node, there, operands[1:])
 
 
-def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool | Node:
+def _item_faults(name: str, node: Node, there: Node, operands: list[Any]) -> bool | Node:
     if name in ("each", "some"):
-        return _joined([holds(item, operands[0]) for item in there.items], decisive=name == "some")
+        return _join([holds(item, operands[0]) for item in there.items], decisive=name == "some")
     if name == "each-same-size":
-        return _joined([_same_size(item.at(operands[0]), node.at(operands[1])) for item in there.items], decisive=False)
+        return _join([_same_size(item.at(operands[0]), node.at(operands[1])) for item in there.items], decisive=False)
     if name == "last-only":
         return _last_only(there.items, *operands)
     if name == "unique":
@@ -431,7 +432,7 @@ def _of_items(name: str, node: Node, there: Node, operands: list[Any]) -> bool |
 
 
 def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | Node:
-    """Whether no item has this value, or the last one has it."""
+    """Return whether no item has this value, or the last one has it."""
     found = [_equals(item, key, value) for item in items]
     if found[-1:] == [True] or not any(match is not False for match in found[:-1]):
         return True
@@ -441,22 +442,22 @@ def _last_only(items: Sequence[Node], key: str, value: Any) -> bool | Node:
 
 
 def _equals(item: Node, key: str, value: Any) -> bool | Node:
-    """Whether the item has this value at the key; or the value, if it is filled in later."""
+    """Return whether the item has this value at the key; or the value, if it is filled in later."""
     there = item if is_open(item) else item.at(key)
     if there is not None and is_open(there):
         return there
     return there is not None and there.text() == value
 
 
-def _joined(found: list[bool | Node], *, decisive: bool) -> bool | Node:
-    """The result of and (`decisive` is False) or or (True)."""
+def _join(found: list[bool | Node], *, decisive: bool) -> bool | Node:
+    """Return the result of and (`decisive` is False) or or (True)."""
     if any(item is decisive for item in found):
         return decisive
     return next((item for item in found if isinstance(item, Node)), not decisive)
 
 
 def _at(node: Node, path: str) -> Node | None:
-    """The value at a path; None if it is absent or null."""
+    """Return the value at a path; None if it is absent or null."""
     found = node.at(*path.split(".")) if path else node
     return None if found is None or (found.kind is Kind.SCALAR and found.value is None) else found
 

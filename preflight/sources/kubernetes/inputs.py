@@ -54,7 +54,7 @@ class Overlay:
     _text: list[str] = field(default_factory=list)
 
     def build(self, file: SourceFile, depth: int = 0) -> list[Node]:
-        """The objects of a kustomization, in order."""
+        """Return the objects of a kustomization, in order."""
         spend(20)
         root = next(iter(self._roots(file)), None)
         if root is None or depth > _MAX_OVERLAYS:
@@ -72,7 +72,7 @@ class Overlay:
         return self._apply_changes(found, root, folder, file)
 
     def _component(self, file: SourceFile, objects: list[Node], depth: int) -> list[Node]:
-        """A component adds objects, and its patches apply to the objects so far."""
+        """Return a component adds objects, and its patches apply to the objects so far."""
         root = next(iter(self._roots(file)), None)
         if root is None or depth > _MAX_OVERLAYS:
             return objects
@@ -85,7 +85,7 @@ class Overlay:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _roots(self, file: SourceFile) -> list[Node]:
-        """The documents of a file, at their offsets in the text."""
+        """Return the documents of a file, at their offsets in the text."""
         base = self._add(file)
         return [shift_node(d.root, base) for d in lenient_yaml.parse_all(file.text) if d.root is not None]
 
@@ -158,7 +158,7 @@ class Overlay:
             yield from (shift_node(document.root, base) for document in documents if document.root is not None)
 
     def _entries(self, generator: Node, folder: str) -> Iterator[tuple[str, Origin]]:
-        """The files of a generator by key."""
+        """Yield the files of a generator by key."""
         for item in _texts(generator.items_at("files")):
             key, equals, path = str(item.value).partition("=")
             found = self._file(posixpath.join(folder, path if equals else key))
@@ -242,7 +242,7 @@ class Overlay:
 
 
 def _image(images: dict[str, Node], node: Node) -> Node | None:
-    """The image with the name or tag that the kustomization sets, located where it sets them."""
+    """Return the image with the name or tag that the kustomization sets, located where it sets them."""
     written = str(node.value)
     name, _, tag = written.partition("@")[0].rpartition(":") if ":" in written.rpartition("/")[2] else (written, "", "")
     entry = images.get(name)
@@ -274,7 +274,7 @@ def _with_metadata(node: Node, key: str, added: Node) -> Node:
 
 
 def _set_at_path(node: Node, path: tuple[str, ...], value: Node) -> Node:
-    """The object with a value at a path whose parents exist."""
+    """Return the object with a value at a path whose parents exist."""
     step, rest = path[0], path[1:]
     before = node.member(step)
     inner = value if not rest else _set_at_path(before.node, rest, value) if before is not None else value
@@ -338,7 +338,7 @@ class PatchFault(ValueError):
 
 
 def merge_patch(target: Node, patch: Node) -> Node:
-    """The object with a strategic merge patch applied."""
+    """Return the object with a strategic merge patch applied."""
     group = target.text("apiVersion").rpartition("/")[0]
     by_key = target.text("kind") in _BUILT_IN and group in _BUILT_IN_GROUPS
     return _merge(target, patch, by_key=by_key)
@@ -373,7 +373,7 @@ _NO_VALUE = object()
 
 
 def _merged_items(before: Sequence[Node], after: Sequence[Node], key: str) -> tuple[Node, ...]:
-    """The items of both lists: the items that the patch names come first, in its order."""
+    """Return the items of both lists: the items that the patch names come first, in its order."""
     rest = list(before)
     first: list[Node] = []
     for item in after:
@@ -388,7 +388,7 @@ def _merged_items(before: Sequence[Node], after: Sequence[Node], key: str) -> tu
 
 
 def apply_operations(target: Node, operations: Sequence[Node]) -> Node:
-    """The object with a JSON patch applied. Raises PatchFault."""
+    """Return the object with a JSON patch applied. Raises PatchFault."""
     for operation in operations:
         spend()
         path = _steps(operation.text("path"))
@@ -437,7 +437,7 @@ def _index(node: Node, step: str) -> int:
 
 
 def _change(node: Node, steps: Sequence[str], value: Node | None, *, add: bool) -> Node:
-    """The node with `value` at a path; if it is None, without the value at that path."""
+    """Return the node with `value` at a path; if it is None, without the value at that path."""
     step, rest = steps[0], steps[1:]
     if node.kind is Kind.ARRAY:
         items = list(node.items)
@@ -505,7 +505,7 @@ class PreparedManifest:
 
 
 def prepare_manifest(file: SourceFile, tree: Tree) -> PreparedManifest:
-    """The manifest with every object that it names in the tree."""
+    """Return the manifest with every object that it names in the tree."""
     if is_kustomization(file.path):
         return _build_overlay(file, tree)
     first = _render(file, tree) or _parse_plain(file)
@@ -513,12 +513,12 @@ def prepare_manifest(file: SourceFile, tree: Tree) -> PreparedManifest:
 
 
 def is_kustomization(path: str) -> bool:
-    """Whether this is the file of a Kustomize overlay, by its name."""
+    """Return whether this is the file of a Kustomize overlay, by its name."""
     return path.rpartition("/")[2] in ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 
 def _build_overlay(file: SourceFile, tree: Tree) -> PreparedManifest:
-    """The objects of an overlay. Its files belong to it, and are not judged without it."""
+    """Return the objects of an overlay. Its files belong to it, and are not judged without it."""
     overlay = Overlay(tree)
     objects = overlay.build(file)
     try:
@@ -539,7 +539,7 @@ def _parse_plain(file: SourceFile) -> PreparedManifest:
 
 
 def documents_of(file: SourceFile) -> tuple[Document, ...]:
-    """The documents of a YAML or JSON file."""
+    """Return the documents of a YAML or JSON file."""
     if file.path.lower().endswith(".json") and file.text.lstrip()[:1] in ("{", "["):
         from preflight.sources.formats import lenient_json
 
@@ -548,7 +548,7 @@ def documents_of(file: SourceFile) -> tuple[Document, ...]:
 
 
 def _render(file: SourceFile, tree: Tree) -> PreparedManifest | None:
-    """The template as its chart renders it; None if it is not a template of a chart, or cannot be rendered."""
+    """Return the template as its chart renders it; None if it is not a template of a chart, or cannot be rendered."""
     if "{{" not in file.text or "templates/" not in file.path:
         return None
     from preflight.sources.kubernetes.helm.chart import Chart, chart_folder
@@ -585,7 +585,9 @@ def _scripts(pieces: Sequence[Piece], file: SourceFile) -> tuple[Reference, ...]
 
 
 def _join_neighbours(first: PreparedManifest, file: SourceFile, tree: Tree) -> PreparedManifest:
-    """The manifest with the objects that it refers to in other files, and with the objects that those refer to."""
+    """Return the manifest with the objects that it refers to in other files, and with the objects that those refer
+    to.
+    """
     found = first
     asked: set[Named] = set()
     beside = _objects_beside(found, file, tree)
@@ -608,7 +610,7 @@ def _join_neighbours(first: PreparedManifest, file: SourceFile, tree: Tree) -> P
 
 
 def _objects_beside(manifest: PreparedManifest, file: SourceFile, tree: Tree) -> list[SourceFile]:
-    """The files in the same folder with objects that bind every pod of the namespaces of this file's jobs.
+    """Return the files in the same folder with objects that bind every pod of the namespaces of this file's jobs.
 
     Nothing names a quota or a policy: it binds a job by its namespace alone. A job without a namespace is joined only
     with what its pods name.
@@ -646,7 +648,7 @@ _QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 
 def referenced_names(roots: Sequence[Node]) -> set[Named]:
-    """Kinds and names of the objects that these objects name."""
+    """Return kinds and names of the objects that these objects name."""
     found: set[Named] = set()
     for root in roots:
         kind = root.text("kind")
@@ -667,7 +669,7 @@ def referenced_names(roots: Sequence[Node]) -> set[Named]:
 
 
 def _referenced_objects(node: Node, kind: str) -> Iterator[Named]:
-    """The objects that one object of a manifest names."""
+    """Yield the objects that one object of a manifest names."""
     for member in node.members:
         inner = member.node
         if inner.kind is Kind.SCALAR:
@@ -719,8 +721,8 @@ _DEFINITIONS: weakref.WeakKeyDictionary[Tree, dict[str, frozenset[Named]]] = wea
 
 
 def find_definitions(tree: Tree, path: str, names: Collection[Named]) -> list[SourceFile]:
-    """The files near `path` that define the wanted objects; the nearest if there are several, the first of equally near
-    ones.
+    """Return the files near `path` that define the wanted objects; the nearest if there are several, the first of
+    equally near ones.
     """
     missing = set(names)
     found: list[SourceFile] = []
@@ -745,7 +747,7 @@ def find_definitions(tree: Tree, path: str, names: Collection[Named]) -> list[So
 
 
 def find_beside(tree: Tree, path: str, kinds: Collection[str], namespace: str) -> list[SourceFile]:
-    """The other files in the folder of `path` that define an object of these kinds in a namespace.
+    """Return the other files in the folder of `path` that define an object of these kinds in a namespace.
 
     Only that folder is searched: objects of this namespace elsewhere may belong to another cluster.
     """
@@ -763,7 +765,7 @@ def find_beside(tree: Tree, path: str, kinds: Collection[str], namespace: str) -
 
 
 def _placed_objects(file: SourceFile) -> Iterator[tuple[str, str]]:
-    """The kind and namespace of each object of a file; an empty namespace where it names none."""
+    """Yield the kind and namespace of each object of a file; an empty namespace where it names none."""
     for kind, document in () if "{{" in file.text else _kinds(file):
         namespace = _NAMESPACE.search(document)
         yield kind, (namespace[1] or namespace[2]) if namespace is not None else ""
@@ -777,7 +779,7 @@ def _objects(file: SourceFile) -> Iterator[Named]:
 
 
 def _kinds(file: SourceFile) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each object of a file."""
+    """Yield the kind and the text of each object of a file."""
     if "apiVersion" not in file.text or "kind" not in file.text:
         return
     spend(len(file.text) // 256)
@@ -788,7 +790,7 @@ def _kinds(file: SourceFile) -> Iterator[tuple[str, str]]:
 
 
 def _around(tree: Tree, folder: str) -> Iterator[str]:
-    """The YAML files near a folder, the nearest first."""
+    """Yield the YAML files near a folder, the nearest first."""
     seen: set[str] = set()
     here: str | None = folder
     while here is not None and len(seen) < _MAX_FOLDERS:

@@ -26,7 +26,7 @@ _HEADER = re.compile(r"[|>](?:[0-9][+-]?|[+-][0-9]?)?[ \t]*(?:#[^\n]*)?\r?\n")
 
 
 def objects(root: Node, text: str, depth: int = 0) -> Iterator[Node]:
-    """The objects of a document: those that it contains, then itself. `text` is what it was parsed from."""
+    """Yield the objects of a document: those that it contains, then itself. `text` is what it was parsed from."""
     if root.kind is not Kind.OBJECT or depth > _MAX_DEPTH:
         return
     kind = root.text("kind")
@@ -51,12 +51,12 @@ def objects(root: Node, text: str, depth: int = 0) -> Iterator[Node]:
 
 
 def workflow_spec(root: Node) -> Node | None:
-    """The specification of a workflow, whichever kind of object contains it."""
+    """Return the specification of a workflow, whichever kind of object contains it."""
     return root.at("spec", "workflowSpec") if root.text("kind") == "CronWorkflow" else root.at("spec")
 
 
 def _manifests(root: Node, text: str) -> Iterator[Node]:
-    """The objects that the templates of a workflow create."""
+    """Yield the objects that the templates of a workflow create."""
     spec = workflow_spec(root)
     for template in spec.items_at("templates") if spec is not None else ():
         manifest = template.at("resource", "manifest")
@@ -72,7 +72,7 @@ def _manifests(root: Node, text: str) -> Iterator[Node]:
 
 
 def _parse_block(code: str, start: int) -> Iterator[Node]:
-    """The objects of YAML in a block of text; its common indentation is irrelevant."""
+    """Yield the objects of YAML in a block of text; its common indentation is irrelevant."""
     from preflight.sources.formats import lenient_yaml
 
     for document in lenient_yaml.parse_all(code):
@@ -110,7 +110,7 @@ class Role:
 
     @property
     def pod(self) -> Node | None:
-        """The pod's own specification."""
+        """Return the pod's own specification."""
         found = self.template.at("spec")
         return found if found is not None and found.kind is Kind.OBJECT else None
 
@@ -142,17 +142,17 @@ class Workload:
 
     @property
     def is_training(self) -> bool:
-        """Whether objects of this kind exist to train."""
+        """Return whether objects of this kind exist to train."""
         return self.kind in TRAINING_KINDS
 
     @property
     def counts_gang(self) -> bool:
-        """Whether it is a Volcano job that sets how many of its pods must exist, whatever they run."""
+        """Return whether it is a Volcano job that sets how many of its pods must exist, whatever they run."""
         return self.group == "batch.volcano.sh" and self.gang_min is not None
 
     @property
     def spec(self) -> Node:
-        """The object's specification; empty if it has none."""
+        """Return the object's specification; empty if it has none."""
         return self.root.at("spec") or _NOTHING
 
 
@@ -161,7 +161,7 @@ _ONE = Known(1)
 
 
 def workload_of(root: Node) -> Workload | None:
-    """The object as a workload; None for an object of another kind."""
+    """Return the object as a workload; None for an object of another kind."""
     head = root.member("kind")
     kind, version = root.text("kind"), root.text("apiVersion")
     if head is None or (kind not in TRAINING_KINDS and kind not in GENERIC_KINDS):
@@ -178,7 +178,7 @@ def workload_of(root: Node) -> Workload | None:
 
 
 def _with_roles(workload: Workload, specs: Node) -> Workload:
-    """Jobs of Kubeflow and kubedl, which have one entry for each role."""
+    """Return jobs of Kubeflow and kubedl, which have one entry for each role."""
     roles = [
         _role(name, node, trains=not (name == "Launcher" or name.lower() in _SERVER_ROLES))
         for name, node in _entries(specs)
@@ -201,7 +201,7 @@ def _with_roles(workload: Workload, specs: Node) -> Workload:
 
 
 def _entries(specs: Node) -> Iterator[tuple[str, Node]]:
-    """Roles by name: the entries of a mapping, or a list whose items have names (HyperPodPyTorchJob)."""
+    """Yield roles by name: the entries of a mapping, or a list whose items have names (HyperPodPyTorchJob)."""
     for member in specs.in_force:
         yield member.key, member.node
     for number, item in enumerate(specs.items):
@@ -209,7 +209,9 @@ def _entries(specs: Node) -> Iterator[tuple[str, Node]]:
 
 
 def _mpi_alpha(workload: Workload, spec: Node) -> Workload:
-    """MPIJob v1alpha1: one template for launcher and workers; the number of workers follows from a number of GPUs."""
+    """Read MPIJob v1alpha1: one template for launcher and workers; the number of workers follows from a number of
+    GPUs.
+    """
     specs = spec.at("mpiReplicaSpecs")
     if specs is not None:
         return _with_roles(workload, specs)
@@ -227,7 +229,7 @@ def _mpi_alpha(workload: Workload, spec: Node) -> Workload:
 
 
 def _edl(workload: Workload, spec: Node) -> Workload:
-    """EDL's TrainingJob (paddlepaddle.org/v1): trainers and parameter servers with a range of instances each."""
+    """Read EDL's TrainingJob (paddlepaddle.org/v1): trainers and parameter servers, each with a range of instances."""
     roles = []
     for name, trains in (("pserver", False), ("trainer", True), ("master", False)):
         part = spec.at(name)
@@ -244,7 +246,7 @@ def _edl(workload: Workload, spec: Node) -> Workload:
 
 
 def _pod_of(container: Node) -> Node:
-    """A pod template around one container."""
+    """Return a pod template around one container."""
     start, end = container.start, container.end
     listed = Node(Kind.ARRAY, start, end, items=(container,))
     pod = Node(Kind.OBJECT, start, end, members=(Member("containers", start, end, listed),))
@@ -252,7 +254,9 @@ def _pod_of(container: Node) -> Node:
 
 
 def _workflow(workload: Workload, spec: Node) -> Workload:
-    """An Argo Workflow: each template with a container is a pod; the resources that it creates are separate objects."""
+    """Return an Argo Workflow: each template with a container is a pod; the resources that it creates are separate
+    objects.
+    """
     inner = workflow_spec(workload.root)
     roles = []
     for number, template in enumerate(inner.items_at("templates") if inner is not None else ()):
@@ -268,7 +272,9 @@ _FIRST = {"PyTorchJob": "Master", "TFJob": "PS", "MPIJob": "Worker"}
 
 
 def _order(workload: Workload, roles: list[Role]) -> tuple[Member | None, Value | None]:
-    """kubedl creates the role that the others depend on first; mpi-operator can be set to create the launcher last."""
+    """Return the order of roles: kubedl creates the role that the others depend on first; mpi-operator can be set to
+    create the launcher last.
+    """
     if workload.group == "training.kubedl.io" and workload.kind in _FIRST:
         return next(
             ((role.member, role.replicas) for role in roles if role.name == _FIRST[workload.kind]), (None, None)
@@ -320,7 +326,7 @@ def _volcano(workload: Workload, spec: Node) -> Workload:
 
 
 def _batch(workload: Workload, spec: Node) -> Workload:
-    """A plain Job: `parallelism` is the number of pods at a time."""
+    """Return a plain Job: `parallelism` is the number of pods at a time."""
     inner = spec.at("jobTemplate", "spec") if workload.kind == "CronJob" else spec
     if inner is None:
         return workload
@@ -347,7 +353,7 @@ def _prepares(name: str) -> bool:
 
 
 def _runtime(workload: Workload, spec: Node) -> Workload:
-    """A training runtime is a JobSet with a policy; the job that refers to it sets the number of nodes."""
+    """Read a training runtime: a JobSet with a policy. The job that refers to it sets the number of nodes."""
     policy = spec.at("mlPolicy") or _NOTHING
     processes = policy.member("torch", "numProcPerNode") or policy.member("mpi", "numProcPerNode")
     roles = tuple(_replicated_jobs(spec.at("template", "spec") or _NOTHING))
@@ -365,7 +371,7 @@ def _train_job(workload: Workload, spec: Node) -> Workload:
 
 
 def _as_container(trainer: Node) -> Node:
-    """A TrainJob's `trainer` is its container under other names."""
+    """Return a TrainJob's `trainer` is its container under other names."""
     renamed = (replace(m, key="resources") if m.key == "resourcesPerNode" else m for m in trainer.in_force)
     return Node(Kind.OBJECT, trainer.start, trainer.end, members=tuple(renamed))
 

@@ -1,8 +1,9 @@
-"""What operators add to their objects, and the fields of an object as settings (`setting.kubeflow_job.spec.runPolicy`).
+"""The variables that operators add to their objects, and the fields of an object as settings
+(`setting.kubeflow_job.spec.runPolicy`).
 
 The object is one place, and so is each of its parts: a role, a group of workers, a pod template, a container. A part's
-claims rest on a claim that stands for the part, and that one rests on the claim that stands for the object. What is
-wrong with a value is a row of the rules' tables (data/refusals/kubernetes.toml and its neighbours).
+claims rest on a claim that represents the part, and that claim rests on the one that represents the object. Faults of
+values are rows of the rules' tables (data/refusals/kubernetes.toml and its neighbours).
 
 Source: paddle-operator (api/v1/paddlejob_types.go, controllers/paddlejob_helper.go; 0.4) and training-operator
 (pkg/controller.v1/paddlepaddle/envvar.go, pkg/webhooks/paddlepaddle; 1.9).
@@ -65,7 +66,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
     own = NodeClaims(stating.file, SOURCE, stating.scope, stating.strength)
     own.places = stating.places
     place = _place(own, shape.framework, head, (), whole=whole)
-    _stated(own, root, shape.framework, place)
+    _state_value(own, root, shape.framework, place)
     _state_template(own, root.at("spec"), shape.framework, place)
     for path, framework in shape.parts.items():
         for part in truncate(list(_parts(root, path)), _MAX_PARTS, "parts of an object"):
@@ -73,7 +74,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
             at = _place(own, framework, part, (place,), whole=whole, number=number)
             if part.key:
                 own.claims.append(_named(own, framework, "role", Known(part.key), part, at))
-            _stated(own, part.node, framework, at)
+            _state_value(own, part.node, framework, at)
             _state_template(own, part.node, framework, at)
     # The pods of a TrainJob are those of its runtime.
     for role in workload.roles if workload.kind != "TrainJob" else ():
@@ -97,7 +98,7 @@ def _state_template(own: NodeClaims, node: Node | None, framework: str, place: C
 
 
 def _parts(root: Node, path: str) -> Iterator[Member]:
-    """The parts at a path: the members of a mapping, or the items of a list under no name."""
+    """Yield the parts at a path: the members of a mapping, or the items of a list under no name."""
     *above, last = path.split(".")
     if last != "*":
         member = root.member(*above, last)
@@ -125,13 +126,13 @@ def _state_pod(own: NodeClaims, root: Node, role: Role, place: Claim, *, whole: 
         at = _place(own, POD, first, (place,), whole=whole, number=len(own.claims))
         own.claims.append(_named(own, POD, "pods", role.replicas, first, at))
         own.claims.append(_named(own, POD, "role", Known(role.name), first, at))
-        _stated(own, role.template, POD, at)
+        _state_value(own, role.template, POD, at)
     for container in containers_of(pod):
         if not container.members:
             continue
         head = container.member("name") or container.members[0]
         within = _place(own, CONTAINER, head, (place, at), whole=whole, number=len(own.claims))
-        _stated(own, container, CONTAINER, within)
+        _state_value(own, container, CONTAINER, within)
         for item in container.items_at("env"):
             name, value = item.member("name"), item.at("value")
             if name is not None and isinstance(name.node.value, str) and name.node.value.isidentifier():
@@ -143,7 +144,7 @@ def _state_pod(own: NodeClaims, root: Node, role: Role, place: Claim, *, whole: 
 def _place(
     own: NodeClaims, framework: str, head: Member, above: tuple[Claim, ...], *, whole: bool, number: int = 0
 ) -> Claim:
-    """A claim that stands for a place; `number` tells apart those at the same characters."""
+    """Return a claim that represents a place; `number` distinguishes claims at the same characters."""
     span = own.places.span(head.key_start, head.key_end)
     text = _shown(own, head)
     value: Value = Known(True) if whole else Unresolved("parts of the file that are written later")
@@ -165,23 +166,23 @@ def _shown(own: NodeClaims, at: Member) -> str:
     return own.spelling(at) if at.node.kind is Kind.SCALAR else own.file.text[at.key_start : at.key_end]
 
 
-def _stated(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
+def _state_value(own: NodeClaims, node: Node, framework: str, place: Claim) -> None:
     state_settings(own, node, framework, key_of=_as_name, stops=_is_apart, read=_read, because=(place,), names=True)
 
 
 def _as_name(key: str) -> str:
-    """A key as a condition names it: `nvidia_com_gpu`."""
+    """Return a key as a condition names it: `nvidia_com_gpu`."""
     return re.sub(r"\W", "_", key)
 
 
 def _is_apart(member: Member) -> bool:
-    """Whether a member is a pod template, which is a place of its own, or one of `_APART`."""
+    """Return whether a member is a pod template, which is a place of its own, or one of `_APART`."""
     is_pod = member.key.lower().endswith("template") and member.node.member("spec", "containers") is not None
     return is_pod or member.key in _APART
 
 
 def _read(node: Node) -> Value:
-    """The value; unresolved where a placeholder is written. A `$` in a list is one of a command."""
+    """Return the value; unresolved where a placeholder is written. A `$` in a list is one of a command."""
     if is_filled_in(node):
         return Unresolved("a placeholder that is replaced later")
     return lift(lambda item: item, value_of(node))
@@ -298,7 +299,7 @@ def _items(node: Node | None) -> tuple[Node, ...]:
 
 
 def _starts(container: Node) -> bool:
-    """Whether a container's command runs Python, or anything of Paddle."""
+    """Return whether a container's command runs Python, or anything of Paddle."""
     words = [item.value for key in ("command", "args") if (node := container.at(key)) for item in node.items]
     return any(isinstance(word, str) and ("python" in word or "paddle" in word) for word in words)
 
@@ -309,7 +310,7 @@ _SET_BY_OPERATOR = "the operator sets it in each pod"
 
 
 def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str, Slot]:
-    """The variables that the operator sets in a role's containers.
+    """Return the variables that the operator sets in a role's containers.
 
     Their location is the member they come from, if there is one, otherwise `place`, that of the object's kind.
     """
@@ -347,7 +348,7 @@ def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str
 
 
 def pods(workload: Workload) -> Value:
-    """How many pods contain ranks, over all training roles; the node count of the job comes first."""
+    """Return how many pods contain ranks, over all training roles; the node count of the job comes first."""
     if workload.nodes is not None:
         return as_int(value_of(workload.nodes.node))
     if workload.kind == "TrainJob":
@@ -357,7 +358,7 @@ def pods(workload: Workload) -> Value:
 
 
 def _is_indexed(workload: Workload) -> bool:
-    """Whether it is a Job whose pods are numbered, or may be, if a template decides it."""
+    """Return whether it is a Job whose pods are numbered, or may be, if a template decides it."""
     mode = workload.spec.member("completionMode")
     return workload.kind == "Job" and mode is not None and mode.node.value != "NonIndexed"
 
@@ -417,7 +418,7 @@ def _paddleflow(workload: Workload, role: Role) -> dict[str, str | None]:
 
 
 def _edl(workload: Workload) -> dict[str, str | None]:
-    """The variables that `paddle_k8s` sets in the pods of EDL's TrainingJob (PaddleCloud, docker/paddle_k8s)."""
+    """Return the variables that `paddle_k8s` sets in the pods of EDL's TrainingJob (PaddleCloud, docker/paddle_k8s)."""
     counts = {role.name: _text(role.replicas) for role in workload.roles}
     names = ("PADDLE_PSERVERS", "PADDLE_TRAINER_ID", "PADDLE_CURRENT_IP", "PADDLE_INIT_TRAINER_ID")
     found: dict[str, str | None] = {**dict.fromkeys(names), "PADDLE_INIT_PSERVERS": None}
@@ -444,7 +445,7 @@ def _volcano(workload: Workload, total: Value) -> dict[str, str | None]:
 
 
 def _port_option(plugins: Member | None) -> str | None:
-    """The port among the arguments of Volcano's plugin for torch (`pytorch: ["--port=23456"]`)."""
+    """Return the port among the arguments of Volcano's plugin for torch (`pytorch: ["--port=23456"]`)."""
     listed = plugins.node.items_at("pytorch") if plugins is not None else ()
     match = re.search(r"(?:^|\0)--port[=\0]([^\0]*)", "\0".join(str(item.value) for item in listed))
     return match[1] if match is not None else None
@@ -455,7 +456,7 @@ _NODE = "node"
 
 
 def with_runtime(job: Workload, runtime: Workload) -> Workload:
-    """The job's roles as the operator creates them from the runtime."""
+    """Return the job's roles as the operator creates them from the runtime."""
     trainer = job.spec.at("trainer")
     chosen = _trainer_role(runtime.roles)
     if chosen is None:
@@ -487,7 +488,7 @@ def _trainer_role(roles: tuple[Role, ...]) -> Role | None:
 
 
 def _with_trainer(template: Node, trainer: Node) -> Node:
-    """The pod template with the container that the job changes."""
+    """Return the pod template with the container that the job changes."""
     spec = template.at("spec")
     containers = spec.at("containers") if spec is not None else None
     if spec is None or containers is None or not containers.items:

@@ -87,7 +87,7 @@ def _start_params(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
 
 
 def containers_of(pod: Node) -> Iterator[Node]:
-    """The containers of a pod that run as long as the pod does."""
+    """Yield the containers of a pod that run as long as the pod does."""
     for item in pod.items_at("containers"):
         if item.kind is Kind.OBJECT:
             yield item
@@ -224,7 +224,7 @@ def _devices(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
 
 
 def gpus_of(container: Node) -> tuple[Value, Member] | None:
-    """The GPUs that one container gets, and where they are set; None if it sets none."""
+    """Return the GPUs of one container, and where they are set; None if it sets none."""
     found = [member for member in (container.members_at("resources", "limits")) if GPU_RESOURCE.fullmatch(member.key)]
     return (whole_number(value_of(found[0].node)), found[0]) if len(found) == 1 else None
 
@@ -326,7 +326,7 @@ def _template(known: Sequence[Node], name: Node) -> Node | None:
 
 
 def _gpus(spec: Node) -> Iterator[Value]:
-    """How many GPUs each request of a claim is for."""
+    """Yield how many GPUs each request of a claim is for."""
     for request in spec.items_at("devices", "requests"):
         asked = request.at("exactly") or request
         if _GPU_CLASS.fullmatch(asked.text("deviceClassName")):
@@ -337,7 +337,7 @@ def _gpus(spec: Node) -> Iterator[Value]:
 
 
 def _domain(known: Sequence[Node], name: Node) -> Member | None:
-    """Where the ComputeDomain whose claim template a pod names sets its number of nodes."""
+    """Return where the ComputeDomain whose claim template a pod names sets its number of nodes."""
     for item in known:
         template = item.at("spec", "channel", "resourceClaimTemplate", "name")
         if item.text("kind") == "ComputeDomain" and _have_equal_names(template, name):
@@ -346,7 +346,7 @@ def _domain(known: Sequence[Node], name: Node) -> Member | None:
 
 
 def _have_equal_names(first: Node | None, second: Node) -> bool:
-    """Whether two names are equal, with equal placeholders."""
+    """Return whether two names are equal, with equal placeholders."""
     if first is None or first.kind not in (Kind.SCALAR, Kind.TEMPLATE) or second.kind is not first.kind:
         return False
     return first.value is not None and str(first.value).strip("\"'") == str(second.value).strip("\"'")
@@ -382,11 +382,11 @@ class Containers:
         self._text = file_text_of(self.file)
 
     def place(self, node: Node) -> Place:
-        """The location of a value."""
+        """Return the location of a value."""
         return Place(self._text, node.start, node.end)
 
     def environment(self, container: Node, given: Mapping[str, Slot]) -> dict[str, Slot]:
-        """The variables a container starts with: the operator's, then those of ConfigMaps, then its own."""
+        """Return the variables a container starts with: the operator's, then those of ConfigMaps, then its own."""
         found = dict(given)
         for source in container.items_at("envFrom"):
             self._from_map(found, source)
@@ -426,8 +426,8 @@ class Containers:
                 environment[prefix + member.key] = Slot(SlotKind.TEXT, self.place(member.node), text, exported=True)
 
     def script(self, pod: Node, container: Node, environment: Mapping[str, Slot]) -> tuple[Script, Tree] | None:
-        """The script that a container of the pod runs, and the tree as the container sees it; None if only the image
-        determines the command.
+        """Return the script that a container of the pod runs, and the tree as the container sees it; None if only the
+        image determines the command.
         """
         words = [*self._words(container.at("command"), environment), *self._words(container.at("args"), environment)]
         if not words:
@@ -460,12 +460,12 @@ class Containers:
         return replace(script, references=references, written=(*script.written, *tree.written())), tree
 
     def mounted(self, pod: Node, container: Node) -> dict[str, Mounted]:
-        """The files that a container of the pod finds in its ConfigMaps, by their paths."""
+        """Return the files that a container of the pod finds in its ConfigMaps, by their paths."""
         folder = posixpath.dirname(self.file.path)
         return mounted_files(pod, container, self.config_maps, folder, self._source_script)
 
     def _source_script(self, node: Node) -> str | None:
-        """The script from which an entry of a ConfigMap was made; None if it is not a file of the tree."""
+        """Return the script from which an entry of a ConfigMap was made; None if it is not a file of the tree."""
         if not isinstance(self.file, ComposedFile):
             return None
         middle = (node.start + node.end) // 2
@@ -488,7 +488,7 @@ class Containers:
         return [self._expand(code_of(self._text, node), environment)]
 
     def _expand(self, text: Text, environment: Mapping[str, Slot]) -> Text:
-        """The text with `$(NAME)` replaced as by the kubelet; an unset name stays as written."""
+        """Return the text with `$(NAME)` replaced as by the kubelet; an unset name stays as written."""
         pieces: list[Piece] = []
         for piece in text:
             if not isinstance(piece, Lit) or "$(" not in piece.text:
@@ -522,7 +522,7 @@ def _text_at_use(slot: Slot, place: Place, spelling: str) -> Text:
 
 
 def _unexpanded_variables(text: Text, environment: Mapping[str, Slot]) -> Iterator[tuple[str, Place]]:
-    """A name that refers to a variable of the container itself, so that it is not a template's placeholder.
+    """Yield a name that refers to a variable of the container itself, so that it is not a template's placeholder.
 
     The name is empty if that variable is also set elsewhere: then both may be placeholders.
     """
@@ -536,7 +536,7 @@ def _unexpanded_variables(text: Text, environment: Mapping[str, Slot]) -> Iterat
 
 
 def _with_gaps(text: Text) -> Text:
-    """The text with each apparent shell variable as a gap: no shell will expand it."""
+    """Return the text with each apparent shell variable as a gap: no shell will expand it."""
     pieces: list[Piece] = []
     for piece in text:
         at = 0
@@ -584,7 +584,7 @@ class PodTree:
         return "".join(piece.text if isinstance(piece, Lit) else "X" for piece in self._code(item))
 
     def read(self, path: str) -> SourceFile | Note:
-        """A mounted file by its name, otherwise a file of the underlying tree."""
+        """Return a mounted file by its name, otherwise a file of the underlying tree."""
         item = self._by_name.get(path)
         below = self._tree.read(path)
         if item is None or isinstance(below, SourceFile):
@@ -593,7 +593,7 @@ class PodTree:
         return SourceFile(path, text, hashlib.sha256(text.encode()).hexdigest(), len(text))
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """The name of the file that is mounted at an absolute path; other paths as in the underlying tree."""
+        """Return the name of the file that is mounted at an absolute path; other paths as in the underlying tree."""
         item = self._mounted.get(posixpath.normpath(path)) if path.startswith("/") else None
         if item is None and relative_to in self._by_name and not path.startswith("/"):
             beside = posixpath.join(posixpath.dirname(self._by_name[relative_to].path), path)
@@ -601,15 +601,15 @@ class PodTree:
         return item.name if item is not None else self._tree.resolve(path, relative_to=relative_to)
 
     def names(self, folder: str) -> tuple[str, ...]:
-        """As in the underlying tree."""
+        """Return the names in a folder of the underlying tree."""
         return self._tree.names(folder)
 
     def is_script(self, name: str) -> bool:
-        """Whether this is the name of a mounted file that is read together with the command that runs it."""
+        """Return whether this is the name of a mounted file that is read together with the command that runs it."""
         return name in self.documents
 
     def written(self) -> Iterator[WrittenFile]:
-        """The mounted Python programs, so that references to them can be followed."""
+        """Yield the mounted Python programs, so that references to them can be followed."""
         for name, item in self._by_name.items():
             if _is_python(name) and not isinstance(self._tree.read(name), SourceFile):
                 code = self._code(item)
@@ -629,7 +629,9 @@ SourceOf: TypeAlias = Callable[[Node], "str | None"]
 def mounted_files(
     pod: Node, container: Node, config_maps: Mapping[str, Node], folder: str, made_of: SourceOf = lambda node: None
 ) -> dict[str, Mounted]:
-    """The files that are mounted in a container from ConfigMaps, by absolute path; `folder` is that of the manifest."""
+    """Return the files that are mounted in a container from ConfigMaps, by absolute path; `folder` is that of the
+    manifest.
+    """
     volumes: dict[str, dict[str, Mounted]] = {}
     for volume in pod.items_at("volumes"):
         found = dict(_entries(volume.at("configMap"), config_maps, folder, made_of))
@@ -658,7 +660,7 @@ def mounted_files(
 def _entries(
     source: Node | None, config_maps: Mapping[str, Node], folder: str, made_of: SourceOf
 ) -> Iterator[tuple[str, Mounted]]:
-    """The entries of one ConfigMap by their path in the volume."""
+    """Yield the entries of one ConfigMap by their path in the volume."""
     name = source.text("name") if source is not None else ""
     data = config_maps.get(name)
     if source is None or data is None:

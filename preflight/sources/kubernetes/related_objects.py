@@ -75,7 +75,7 @@ def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequenc
 
 
 def _has_plain_pods(workload: Workload) -> bool:
-    """Whether no pod template gives names of its own, or another way to find them."""
+    """Return whether no pod template sets its own host names, or another way to find them."""
     pods = [role.pod for role in workload.roles if role.pod is not None]
     return not any(pod.member(key) is not None for pod in pods for key in _OWN_NAMES)
 
@@ -115,7 +115,7 @@ _CLOSES = re.compile(r"(?:^|[;\s])(?:fi|esac|done)\b|^\s*\}", re.MULTILINE)
 
 
 class Piece(NamedTuple):
-    """A part of a file that the pods hold or run."""
+    """A part of a file that the pods contain or run."""
 
     file: SourceFile
     start: int
@@ -130,7 +130,7 @@ def pieces_of(
     commands: Sequence[Command],
     programs: Iterable[str],
 ) -> Iterator[Piece]:
-    """The pod template of a role, and the scripts and programs that its container runs."""
+    """Yield the pod template of a role, and the scripts and programs that its container runs."""
     yield Piece(file, role.template.start, role.template.end)
     places = Places(file.path, file.text)
     lines = {command.span.line for command in commands if command.span.path == file.path}
@@ -144,7 +144,7 @@ def pieces_of(
 
 
 def is_volcano_job(workload: Workload) -> bool:
-    """Whether an object is a job of Volcano, whose plugins connect its pods."""
+    """Return whether an object is a job of Volcano, whose plugins connect its pods."""
     return workload.group == "batch.volcano.sh" and workload.kind == "Job"
 
 
@@ -232,7 +232,7 @@ def _quota(node_claims: NodeClaims, limits: Node | None, scope: Scope, quantity:
 
 
 def _kueue(node_claims: NodeClaims, root: Node, scope: Scope) -> None:
-    """The quota of a queue that neither lends nor borrows; in a cohort it may hold more."""
+    """Return the quota of a queue that neither lends nor borrows; in a cohort the queue may use more."""
     found = list(_gpu_quotas(root))
     if len(found) == 1 and not _is_in_cohort(root):
         node_claims.add("quota_gpus", whole_number(value_of(found[0].node)), found[0], scope=scope)
@@ -270,7 +270,7 @@ def _allowance(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) 
 
 
 def _lets_only_others_in(rule: Node, namespace: str) -> bool:
-    """Whether a rule admits only pods of namespaces that it names, all of them other ones.
+    """Return whether a rule admits only pods of namespaces that it names, all of them other ones.
 
     A peer without a namespace selector is in the policy's own namespace, and a rule without peers admits everybody.
     """
@@ -382,7 +382,9 @@ def _label_value(root: Node, name: str) -> Member | None:
 
 
 def _only_object(known: Sequence[Node], kind: str, name: str, namespace: str) -> Node | None:
-    """The only object of a kind with a name, in the same namespace if both name one; None for several or none."""
+    """Return the only object of a kind with a name, in the same namespace if both name one; None for several or
+    none.
+    """
     found = [
         node
         for node in known

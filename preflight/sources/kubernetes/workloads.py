@@ -154,7 +154,7 @@ class Manifest:
 
     @property
     def places(self) -> Places:
-        """Converts offsets of the file to locations."""
+        """Return the converter from offsets of the file to locations."""
         return self._stating.places
 
     def read(self) -> None:
@@ -182,7 +182,7 @@ class Manifest:
                 self._aside(root)
 
     def _state_admission(self) -> None:
-        """State the faults for which the API server rejects each object whose schema is known."""
+        """State the faults that make the API server reject each object with a known schema."""
         for root in self.objects:
             outcome = admission(root) if root.start not in self._unsound else None
             head = root.member("kind")
@@ -204,7 +204,7 @@ class Manifest:
         )
 
     def _join(self, workload: Workload | None) -> Workload | None:
-        """The workload, completed by an object that it names."""
+        """Return the workload, completed by an object that it names."""
         if workload is None or workload.kind != "TrainJob":
             return workload
         name = workload.spec.text("runtimeRef", "name")
@@ -216,7 +216,7 @@ class Manifest:
         return workload
 
     def _id_of(self, head: Member) -> str:
-        """`path:line` of an object, followed by `#2` for a second one at the same location."""
+        """Return `path:line` of an object, followed by `#2` for a second one at the same location."""
         span = self.places.span(head.key_start, head.key_end)
         name = f"{span.path}:{span.line}"
         self._ids[name] = self._ids.get(name, 0) + 1
@@ -312,7 +312,7 @@ class Manifest:
             )
 
     def _launches(self, workload: Workload) -> list[tuple[Role, Node, Reading]]:
-        """The launch lines of every role, without those that a second role repeats."""
+        """Return the launch lines of every role, without those that a second role repeats."""
         found: list[tuple[Role, Node, Reading]] = []
         seen: set[tuple[object, ...]] = set()
         ids: dict[str, int] = {}
@@ -359,7 +359,7 @@ class Manifest:
     def _ranks_of_pods(
         self, workload: Workload, role: Role, container: Node, given: Mapping[str, Slot], reading: Reading
     ) -> list[Claim]:
-        """The node ranks that the pods of a role give a launch line, which computes them from the number of the pod."""
+        """Return the node ranks of a launch line that computes them from the number of the role's pod."""
         names, count = [name for name in _POD_NUMBERS if name in given], known_number(role.replicas)
         ranks = [claim for claim in reading.claims if claim.quantity == "node_rank" and not claim.alternatives]
         if not names or count is None or not 0 < count <= _MAX_PODS or len(ranks) != 1 or role.pod is None:
@@ -384,7 +384,7 @@ class Manifest:
         return [replace(ranks[0], quantity="ranks_of_pods", value=Known(tuple(found)))]
 
     def _entrypoint(self, workload: Workload) -> Iterator[tuple[Role, Node, Reading]]:
-        """The command that a RayJob submits to its cluster."""
+        """Yield the command that a RayJob submits to its cluster."""
         head = next((role for role in workload.roles if role.name in ("head", "trainer")), None)
         if workload.entrypoint is None or head is None:
             return
@@ -402,7 +402,7 @@ class Manifest:
     def _state_launch(
         self, workload: Workload, role: Role, scope: Scope, reading: Reading, container: Node | None = None
     ) -> None:
-        """State the nodes, GPUs and time that the pods give a launch line."""
+        """State the nodes, GPUs and time of a launch line from its pods."""
         nodes = self._nodes(workload, role, reading, scope)
         if nodes is not None:
             self._state_nodes(workload, role, nodes, scope)
@@ -494,7 +494,7 @@ class Manifest:
         self.reading = replace(self.reading, launches=(*self.reading.launches, launch))
 
     def _variables(self, role: Role, scope: Scope, wanted: re.Pattern[str] | None = None) -> Iterator[Claim]:
-        """The variables written in the manifest, as the image's ranks will see them."""
+        """Yield the variables written in the manifest, as the image's ranks will see them."""
         if role.pod is None:
             return
         for container in containers_of(role.pod):
@@ -517,8 +517,8 @@ def _has_servers(workload: Workload) -> bool:
 
 
 def _is_accelerated_set(workload: Workload) -> bool:
-    """Whether it is a JobSet of several pods with accelerators or a TPU slice: a Python program in them forms the
-    group by itself.
+    """Return whether it is a JobSet of several pods with accelerators or a TPU slice: a Python program in them forms
+    the group by itself.
     """
     if _is_tpu_slice(workload):
         return True
@@ -527,13 +527,15 @@ def _is_accelerated_set(workload: Workload) -> bool:
 
 
 def _is_tpu_slice(workload: Workload) -> bool:
-    """Whether it is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is one host."""
+    """Return whether it is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is one
+    host.
+    """
     indexed = workload.kind == "Job" and workload.spec.text("completionMode") == "Indexed"
     return indexed and any(_holds(role, _TPU) for role in workload.roles)
 
 
 def _holds(role: Role, resource: re.Pattern[str]) -> bool:
-    """Whether a container of the role's pods has such a resource."""
+    """Return whether a container of the role's pods has such a resource."""
     if role.pod is None:
         return False
     limits = (container.members_at("resources", "limits") for container in containers_of(role.pod))
@@ -550,7 +552,7 @@ def _role_scope(scope: Scope, role: Role) -> Scope:
 
 
 def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
-    """Whether this only repeats a variable that the operator sets and the manifest does not contain."""
+    """Return whether this only repeats a variable that the operator sets and the manifest does not contain."""
     slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
     return slot is not None and claim.span == slot.place.span
 
@@ -561,7 +563,7 @@ def _is_program(command: Command) -> bool:
 
 
 def _programs(commands: Sequence[Command]) -> Iterator[str]:
-    """The scripts that Python runs, as they are named."""
+    """Yield the scripts that Python runs, as they are named."""
     for command in commands:
         program = python_program(command.words) if is_python(command.words) else None
         if program is not None and program.words and not program.module:
@@ -598,7 +600,7 @@ class KubernetesSource:
     roles = ("manifest",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether the file contains an object that starts pods, or a group of them."""
+        """Return whether the file contains an object that starts pods, or a group of them."""
         path = file.path.lower()
         if is_kustomization(file.path):
             return _OVERLAY.search(file.text) is not None
@@ -659,7 +661,7 @@ _ID = re.compile(r"[A-Za-z]{3}[0-9]{3}")
 
 
 def suppressions_of(places: Places, root: Node) -> Iterator[Suppression]:
-    """The suppressions of one object; each covers every line of the object it annotates.
+    """Yield the suppressions of one object; each covers every line of the object it annotates.
 
     The text begins with ids or names, joined by commas; what follows is the reason.
     """
@@ -676,7 +678,7 @@ def suppressions_of(places: Places, root: Node) -> Iterator[Suppression]:
 
 
 def _annotated_objects(node: Node) -> Iterator[tuple[Node, Node]]:
-    """Every object below `node` that carries annotations."""
+    """Yield every object below `node` that carries annotations."""
     waiting = [node]
     while waiting:
         here = waiting.pop()

@@ -245,8 +245,8 @@ _SUFFIXES = (".yaml", ".yml")
 
 
 def submitted_task(command: Command, tree: Tree) -> Reading:
-    """A reference to the task file that a line submits, which counts as it stands if each word is known; empty for any
-    other line.
+    """Return a reference to the task file that a line submits, which counts as it stands if each word is known; empty
+    for any other line.
     """
     stripped = strip_wrappers(command)
     words = [text_of(word) or "" for word in stripped.words[:4]]
@@ -270,7 +270,7 @@ def submitted_task(command: Command, tree: Tree) -> Reading:
 
 
 def applied_clusters(command: Command, tree: Tree) -> Iterator[Reference]:
-    """References to the manifests of Ray clusters that a line makes: `kubectl apply -f cluster.yaml`."""
+    """Yield references to the manifests of Ray clusters that a line creates: `kubectl apply -f cluster.yaml`."""
     words = strip_wrappers(command).words
     names = [text_of(word) or "" for word in words]
     if posixpath.basename(names[0] if names else "") != "kubectl" or not {"apply", "create"}.intersection(names[1:]):
@@ -315,7 +315,7 @@ def read_xpk(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _hosts(device: Value, slices: GivenOption | None) -> Value:
-    """The hosts of all slices of a type of device."""
+    """Return the hosts of all slices of a type of device."""
     count: Value = as_int(slices.value) if slices is not None else Known(1)
     if isinstance(device, Unresolved) or isinstance(count, Unresolved):
         parts = [device.why if isinstance(device, Unresolved) else str(texts(device)[:1])]
@@ -325,7 +325,7 @@ def _hosts(device: Value, slices: GivenOption | None) -> Value:
 
 
 def _hosts_of(name: str) -> int:
-    """The hosts of one slice.
+    """Return the hosts of one slice.
 
     Raises:
         ValueError: it is not a TPU of a known generation.
@@ -683,7 +683,7 @@ def _state_tasks(
 
 
 def _program(command: Command) -> Value:
-    """The name of the program that srun starts; for `bash -c '...'`, the first word of the code."""
+    """Return the name of the program that srun starts; for `bash -c '...'`, the first word of the code."""
     words = strip_wrappers(command).words
     if not words:
         return Unresolved("an unknown program")
@@ -705,7 +705,7 @@ def _kills_on_failure(command: Command, srun: Wrapper) -> bool:
 
 
 def _spelling(command: Command) -> str:
-    """A command on one line, shortened."""
+    """Return a command on one line, shortened."""
     return " ".join(" ".join(word.spelling.split()) for word in command.words)[:_MAX_SPELLING]
 
 

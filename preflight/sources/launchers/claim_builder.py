@@ -1,9 +1,9 @@
-"""Builds the claims of one launch: scope and source are given once, then each claim takes one call.
+"""Builds the claims of one launch: scope and source are set once, then each claim takes one call.
 
-What a launcher itself is given is stated as settings: `setting.torchrun.rdzv_conf`, with the option as place. What is
-wrong with a value is a row of the rules' tables (data/refusals/torch.toml and its neighbours).
+Options of a launcher are stated as settings: `setting.torchrun.rdzv_conf`, with the option as place. Faults of values
+are rows of the rules' tables (data/refusals/torch.toml and its neighbours).
 
-A claim is also given the line that assigned its variable, because that is the line to edit: `--nnodes=$NNODES` is
+A claim also refers to the line that assigned its variable, because that is the line to edit: `--nnodes=$NNODES` is
 correct, `NNODES=8` above it is wrong.
 """
 
@@ -64,11 +64,11 @@ class Placed(Protocol):
 
     @property
     def span(self) -> Span:
-        """Where it is."""
+        """Return the location."""
 
     @property
     def spelling(self) -> str:
-        """How it is written."""
+        """Return how it is written."""
 
 
 @dataclass(slots=True)
@@ -260,7 +260,7 @@ def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated)
 
 
 def variable_setting(variable: Variable | None) -> GivenOption | None:
-    """A variable, as the option that it stands for."""
+    """Return a variable as the option that it represents."""
     if variable is None:
         return None
     spelling = variable.spelling
@@ -272,7 +272,9 @@ def variable_setting(variable: Variable | None) -> GivenOption | None:
 
 
 def rejected_range(value: Value) -> str | None:
-    """The alternative of `value` that is a range with a minimum of 0 or above its maximum; None if there is none."""
+    """Return the alternative of `value` that is a range with a minimum of 0 or above its maximum; None if there is
+    none.
+    """
     for item in alternatives(value):
         limits = _limits(str(item))
         if limits is None:
@@ -283,14 +285,16 @@ def rejected_range(value: Value) -> str | None:
 
 
 def _limits(text: str) -> tuple[int, int] | None:
-    """The numbers in `2:4`, or `4` twice; None for any other text."""
+    """Return the numbers in `2:4`, or `4` twice; None for any other text."""
     low, colon, high = (part.strip() for part in text.partition(":"))
     numbers = (low, high if colon else low)
     return (int(low), int(numbers[1])) if all(re.fullmatch(r"\d{1,7}", each) for each in numbers) else None
 
 
 def node_range(value: Value) -> tuple[Value, Value]:
-    """The smallest node count and the possible node counts of `4` or `"2:4"`; both unresolved for other forms."""
+    """Return the smallest node count and the possible node counts of `4` or `"2:4"`; both unresolved for other
+    forms.
+    """
     smallest = lift(lambda item: int(str(item).partition(":")[0]), value)
     rejected = rejected_range(value)
     if rejected is not None:
@@ -381,19 +385,19 @@ def state_launcher(
     written: bool = False,
     repeated: frozenset[str] = frozenset(),
 ) -> None:
-    """State each option as text, a flag as true, and how often one is given that is given more than once.
+    """State each option as text, a flag as true, and the number of occurrences of a repeated option.
 
-    `NAME.times` is that number, and `NAME.again` is true for one that is also given in another spelling.
+    `NAME.times` is that number, and `NAME.again` is true for an option that is also given in another spelling.
 
     Args:
         builder: collects the claims.
-        framework: how the settings are named.
+        framework: the name of the settings.
         word: the launcher.
         scanned: its options.
         environment: the variables of the line.
-        variables: how the names of variables begin that stand for options; they are stated by their own names.
+        variables: prefixes of variables that represent options; these variables are stated by their own names.
         written: whether each spelling is stated, too, as `written.ppn`.
-        repeated: options of which every one counts; each is stated as the list of what it is given.
+        repeated: options whose every occurrence counts; each is stated as the list of its values.
     """
     prefix = f"{SETTING_PREFIX}{framework}."
     whole = Unresolved("further options") if scanned.incomplete else Known(True)
@@ -487,7 +491,7 @@ def _origin(claim: Claim, variables: Mapping[str, Variable], arguments: Sequence
 
 
 def _comes_from(claim: Claim, match: re.Match[str], variable: Variable) -> bool:
-    """Whether a claim's values are those of the variable, alone or within the rest of the word."""
+    """Return whether a claim's values are those of the variable, alone or within the rest of the word."""
     given = [str(item) for item in alternatives(variable.value)]
     claimed = [",".join(map(str, v)) if isinstance(v, tuple) else str(v) for v in claim.alternatives]
     if not given or len(given) != len(claimed):

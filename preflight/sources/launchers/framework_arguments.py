@@ -123,7 +123,9 @@ _MAX_WORDS = 400
 def trainer_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
-    """The claims of a program's arguments in the scope of the launch, and the file of training arguments they name."""
+    """Return the claims of a program's arguments in the scope of the launch, and the file of training arguments they
+    name.
+    """
     words = truncate(words, _MAX_WORDS, "arguments of a program")
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _OPTIONS)
@@ -155,7 +157,7 @@ def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     for name, given in last.items():
         if not is_secret(name):
             kind = _KINDS.get(name)
-            value = lift(lambda item, kind=kind: _converted(item, kind), given.value)
+            value = lift(lambda item, kind=kind: _convert(item, kind), given.value)
             builder.add(f"{SETTING_PREFIX}transformers.{name}", value, given)
 
 
@@ -178,13 +180,13 @@ def _state_paddle(builder: ClaimBuilder, words: Sequence[Word]) -> None:
 
 
 def _with_value(word: Word, value: Word) -> GivenOption:
-    """An option, and the next word as its value."""
+    """Return an option, and the next word as its value."""
     span, spelling = join_spans(word.span, value.span), f"{word.spelling} {value.spelling}"
     return GivenOption(known_prefix(word), value.value, span, spelling)
 
 
-def _converted(item: Plain, kind: str | None) -> Plain:
-    """The string as a number, or unchanged if it is not one, because a rule will quote it."""
+def _convert(item: Plain, kind: str | None) -> Plain:
+    """Return the string as a number, or unchanged if it is not one, because a rule will quote it."""
     try:
         return int(str(item)) if kind == "int" else float(str(item)) if kind == "float" else item
     except ValueError:
@@ -240,7 +242,7 @@ _MAX_PROGRAM = 24
 
 
 def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[Reference]:
-    """Yield references to the files on the line that hold training arguments."""
+    """Yield references to the files of training arguments on the line."""
     source = TrainerConfigSource()
     # These take such a file for certain, whatever keys are in it.
     certain = any(_TAKES_FILE.search(text_of(word) or "") for word in line.words[:_MAX_PROGRAM])
@@ -289,7 +291,7 @@ ARGUMENT_FRAMEWORKS = tuple(
 
 
 def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework | None:
-    """The framework whose program this is; None for any other."""
+    """Return the framework whose program this is; None for any other."""
     name = program.removesuffix(".py").strip("./").replace("/", ".")
     for framework in ARGUMENT_FRAMEWORKS:
         if re.compile(framework.programs, re.DOTALL).fullmatch(name):
@@ -300,7 +302,8 @@ def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework
 
 
 def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of the arguments of such a program, in the scope of the launch; groups of GPUs in the scopes of roles.
+    """Return the claims of the arguments of such a program, in the scope of the launch; groups of GPUs in the scopes of
+    roles.
 
     Args:
         framework: the framework of the program.
@@ -356,7 +359,7 @@ _SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 def framework_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
-    """The settings that a program's arguments override, and references to the configuration files they name.
+    """Return the settings that a program's arguments override, and references to the configuration files they name.
 
     Args:
         line: the launch line.
@@ -391,7 +394,7 @@ def framework_claims(
 
 
 def _plain(item: Plain) -> Plain:
-    """What a text of the line is in YAML: a number, true or false, or the text."""
+    """Return the value of a text in YAML: a number, true or false, or the text."""
     text = str(item)
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -402,7 +405,7 @@ def _plain(item: Plain) -> Plain:
 
 
 def model_references(line: LaunchLine, claims: Iterable[Claim], tree: Tree) -> Iterator[Reference]:
-    """The `config.json` of each model that a line names as a folder of the tree."""
+    """Yield the `config.json` of each model that a line names as a folder of the tree."""
     for claim in claims:
         for text in texts(claim.value) if claim.quantity == "model_name" else ():
             target = config_of(text, tree, relative(text, line, tree))
@@ -411,7 +414,7 @@ def model_references(line: LaunchLine, claims: Iterable[Claim], tree: Tree) -> I
 
 
 def _find_registered(line: LaunchLine, words: Sequence[Word], tree: Tree, framework: Framework) -> Iterator[Reference]:
-    """The function that `--module llama3 --config llama3_8b` names (torchtitan/config/manager.py, 0.3)."""
+    """Yield the function that `--module llama3 --config llama3_8b` names (torchtitan/config/manager.py, 0.3)."""
     scanned = scan(words, _REGISTRY)
     module, config = scanned.last("module"), scanned.last("config")
     if module is None or config is None or not known_text(module) or not known_text(config).isidentifier():
@@ -429,7 +432,9 @@ def _find_registered(line: LaunchLine, words: Sequence[Word], tree: Tree, framew
 
 
 def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[tuple[Word, str, Framework | None]]:
-    """Every word that names a configuration, with the file and its framework; None for settings of no known one."""
+    """Yield every word that names a configuration, with the file and its framework; None for settings of no known
+    one.
+    """
     for word in words:
         for text in texts(word.value):
             path = text.rpartition("=")[2] if text.startswith("-") else text
@@ -444,7 +449,7 @@ _OTHER_KINDS = (AccelerateSource(), DeepSpeedSource(), FrameworkConfigSource(), 
 
 
 def _is_settings(file: SourceFile) -> bool:
-    """Whether a file has the settings of a training of no known framework, and is of no other kind."""
+    """Return whether a file has the settings of a training of no known framework, and is of no other kind."""
     if not TrainingSettingsSource().recognises(file):
         return False
     return not any(source.recognises(file) for source in _OTHER_KINDS)
@@ -486,7 +491,9 @@ def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Wor
 
 
 def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> bool:
-    """Whether these arguments, or the file of LightningCLI among them, make Lightning start several processes."""
+    """Return whether these arguments, or the file of LightningCLI among them, make Lightning start several
+    processes.
+    """
     found = find_overrides(words)
     given: dict[str, Value] = {}
     for _, counts in _files_of_counts(words, line, tree):
@@ -500,7 +507,7 @@ def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> 
 def _files_of_counts(
     words: Sequence[Word], line: LaunchLine, tree: Tree | None
 ) -> Iterator[tuple[Word, dict[str, Value]]]:
-    """The files of `--config` that LightningCLI parses, with their numbers of devices and nodes."""
+    """Yield the files of `--config` that LightningCLI parses, with their numbers of devices and nodes."""
     for option, word in itertools.pairwise(words) if tree is not None else ():
         path = text_of(word)
         if text_of(option) in ("--config", "-c") and path and path.endswith((".yaml", ".yml")):
@@ -510,7 +517,7 @@ def _files_of_counts(
 
 
 def _counts_in(file: SourceFile | None) -> dict[str, Value]:
-    """The numbers of devices and nodes in a file that LightningCLI parses."""
+    """Return the numbers of devices and nodes in a file that LightningCLI parses."""
     source = source_of(file) if file is not None else None
     if file is None or source is None or source.name != "lightning":
         return {}
@@ -520,7 +527,7 @@ def _counts_in(file: SourceFile | None) -> dict[str, Value]:
 
 
 def find_overrides(words: Sequence[Word]) -> dict[str, GivenOption]:
-    """The settings by dotted key, with underscores for hyphens; the last of several counts.
+    """Return the settings by dotted key, with underscores for hyphens; the last of several counts.
 
     `a.b=2`, `++a.b=2`, `--a.b=2` and `--a.b 2` set `a.b`. `--a.b` followed by another option is a switch. A key without
     a dot counts only in the form `key=2`.

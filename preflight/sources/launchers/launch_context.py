@@ -81,7 +81,7 @@ def container_starts(command: Command) -> Iterator[Wrapper]:
 
 
 def _starts_container(wrapper: Wrapper) -> bool:
-    """Whether this is `run`, not `exec` in a running container: only a new container gets resources."""
+    """Return whether this is `run`, not `exec` in a running container: only a new container gets resources."""
     words = wrapper.command.words
     at = next((index for index, word in enumerate(words) if word.span == wrapper.word.span), None)
     if at is None:
@@ -196,7 +196,7 @@ def _state_gpus(builder: ClaimBuilder, wrapper: Wrapper) -> None:
 
 
 def _gpu_count(item: Plain) -> Plain:
-    """The number of GPUs in `4`, `"device=0,1"` or `device=2`; ValueError for `all`."""
+    """Return the number of GPUs in `4`, `"device=0,1"` or `device=2`; ValueError for `all`."""
     text = str(item).strip("\"'")
     if is_whole_number(text):
         return int(text)
@@ -225,7 +225,7 @@ def mebibytes(item: Plain) -> Plain:
 
 
 def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
-    """The words after the image."""
+    """Return the words after the image."""
     words = wrapper.command.words
     for index, word in enumerate(words):
         if wrapper.image is not None and word.span == wrapper.image.span:
@@ -248,7 +248,7 @@ _NIGHTLY = re.compile(
 
 
 def _names_releases(words: Sequence[Word]) -> bool:
-    """Whether a command names the release of all that it installs: `--pre` then changes nothing."""
+    """Return whether a command names the release of all that it installs: `--pre` then changes nothing."""
     named = [text for word in words if (text := text_of(word)) is not None and package_of(text) is not None]
     frameworks = [text for text in named if not text.startswith(("-", "http"))]
     return bool(frameworks) and all("==" in text for text in frameworks)
@@ -282,7 +282,7 @@ def read_installs(commands: Iterable[Command], tree: Tree) -> Reading:
 
 
 def _install_words(words: Sequence[Word]) -> tuple[bool, Sequence[Word]] | None:
-    """Whether conda installs, and the words after `install`; None for any other command."""
+    """Return whether conda installs, and the words after `install`; None for any other command."""
     if not words:
         return None
     name = program_name(words)
@@ -366,9 +366,9 @@ _ASSIGNMENT = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{2,60})=.*", re.DOTALL)
 
 
 def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tree: Tree) -> tuple[Claim, ...]:
-    """State each variable that the launch is meant to see and does not.
+    """State each variable that the launch should see but does not.
 
-    It is assigned and not exported, or its assignment is among the arguments.
+    Either it is assigned and not exported, or its assignment is among the arguments.
     """
     builder = ClaimBuilder("environment", line.scope, line.command.condition)
     _state_lost(builder, line)
@@ -435,7 +435,7 @@ def state_withheld_variables(
 
 
 def _before(line: LaunchLine) -> frozenset[Span]:
-    """The words before the program, which may be `env NAME=value`."""
+    """Return the words before the program, which may be `env NAME=value`."""
     found = set()
     for word in line.command.words:
         text = text_of(word) or ""
@@ -531,14 +531,14 @@ def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
 
 
 def _settings_file(line: LaunchLine, tree: Tree) -> list[Reference]:
-    """The file that NCCL_CONF_FILE names, from which NCCL takes settings that the environment does not have."""
+    """Return the file that NCCL_CONF_FILE names, from which NCCL takes settings that the environment does not have."""
     variable = line.command.environment.get("NCCL_CONF_FILE")
     targets = [relative(path, line, tree) for path in paths_of(variable.value)] if variable is not None else []
     return [Reference(path, "environment", variable.span, line.scope) for path in targets if path and variable]
 
 
 def _lock(line: LaunchLine, wrapper: Wrapper, tree: Tree) -> list[Reference]:
-    """The lock file of `uv run`, `poetry run` and the like, which is in the directory they run in."""
+    """Return the lock file of `uv run`, `poetry run` and the like, which is in the directory they run in."""
     file = file_named(LOCKS.get(wrapper.name), line, tree)
     return [Reference(file.path, LOCK_ROLE, wrapper.word.span)] if file is not None else []
 
@@ -621,7 +621,7 @@ def state_task_counts(
 
 
 def wrappers_reach_nodes(wrappers: tuple[Wrapper, ...]) -> bool:
-    """Whether a wrapper runs the line on other nodes, or may."""
+    """Return whether a wrapper runs the line on other nodes, or may."""
     return any(w.name in _REMOTE_STARTERS for w in wrappers)
 
 

@@ -187,14 +187,14 @@ def read_commands(
 
 
 def _id_of(command: Command, ids: dict[str, int], mark: str = "") -> str:
-    """The id of a launch: its line, and its number where the line launches more than once."""
+    """Return the id of a launch: its line, and its number where the line launches more than once."""
     key = f"{command.span.path}:{command.span.line}{mark}"
     ids[key] = ids.get(key, 0) + 1
     return key if ids[key] == 1 else f"{key}#{ids[key]}"
 
 
 def plain_line(command: Command, tree: Tree, ids: dict[str, int], mark: str = "") -> Line:
-    """The launch of a program that is started as one process, and that spawns its ranks or is one of several."""
+    """Return the launch of a program that is started as one process, and that spawns its ranks or is one of several."""
     stripped = strip_wrappers(command)
     environment = environment_of(command, stripped.wrappers, tree)
     line = LaunchLine(
@@ -226,7 +226,7 @@ def launch_lines(
 
 
 def _has_inner_command(command: Command, inner: Sequence[Command]) -> bool:
-    """Whether the rest of this line (`ssh node1 torchrun ...`) is among the inner commands."""
+    """Return whether the rest of this line (`ssh node1 torchrun ...`) is among the inner commands."""
     places = {word.span for word in command.words} if inner else set()
     return any(command_inside.words and command_inside.words[0].span in places for command_inside in inner)
 
@@ -294,7 +294,7 @@ def launch_line(
             or is_one_of_several(given)
             or (tree is not None and not program.module and _is_given_rank(command, program, environment, tree))
             or _starts_all_ranks(command, program, tree)
-            or (tree is not None and _is_told_who_it_is(command, program, environment, tree))
+            or (tree is not None and _identifies_process(command, program, environment, tree))
         )
         found = _LauncherMatch(read_python, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
@@ -323,7 +323,7 @@ _SCRIPTS = (".sh", ".bash")
 
 
 def _submitted_launcher(command: Command, stripped: StrippedCommand) -> tuple[StrippedCommand, _LauncherMatch | None]:
-    """The launcher that a script which submits jobs is given after `--`: `python submit.py --gpus 8 -- torchrun x.py`.
+    """Return the launcher after `--` of a script that submits jobs: `python submit.py --gpus 8 -- torchrun x.py`.
 
     A quoted `&&` between commands is a word.
     """
@@ -343,7 +343,7 @@ def _submitted_launcher(command: Command, stripped: StrippedCommand) -> tuple[St
 
 
 def _is_given_rank(command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree) -> bool:
-    """Whether a program is given its rank by an option or a variable that it reads itself."""
+    """Return whether an option or a variable that a program reads itself sets its rank."""
     file = file_named(text_of(program.words[0]), LaunchLine("", program.words, command), tree)
     return gives_rank(file.path if file is not None else None, program.words[1:], environment, tree)
 
@@ -357,11 +357,11 @@ _JOINS = re.compile(
 _OF_ONE_PROCESS = re.compile(r"RANK|ROLE|INDEX|CURRENT_ENDPOINT|(?:^|_)ID$", re.IGNORECASE)
 
 
-def _is_told_who_it_is(
+def _identifies_process(
     command: Command, program: PythonProgram, environment: Mapping[str, Variable], tree: Tree
 ) -> bool:
-    """Whether a program in the background joins a group, and its line says which process it is: `ROLE=server
-    python train.py &`, `python train.py --role server &`.
+    """Return whether a program in the background joins a group and its line identifies the process: `ROLE=server python
+    train.py &`, `python train.py --role server &`.
     """
     path = text_of(program.words[0]) if command.concurrent else None
     file = file_named(path, LaunchLine("", program.words, command), tree)
@@ -373,7 +373,7 @@ def _is_told_who_it_is(
 
 
 def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | None) -> bool:
-    """Whether a program belongs to a framework that starts all ranks itself, over Ray."""
+    """Return whether a program belongs to a framework that starts all ranks itself, over Ray."""
     words = program.words
     name = known_prefix(words[0])
     by_arguments = argument_framework(name, words[1:])
@@ -391,7 +391,7 @@ def _starts_something(name: str) -> bool:
 
 
 def _is_program_of_ranks(stripped: StrippedCommand, header: Mapping[str, GivenOption] | None) -> bool:
-    """Whether mpirun or srun directly starts several copies of a program that no other reader knows.
+    """Return whether mpirun or srun directly starts several copies of a program that no other reader knows.
 
     mpirun without a count uses the slots of its hosts, of the allocation or of the machine. srun starts tools of all
     kinds, so a program without a path counts only if several of its tasks run on one node.
@@ -413,7 +413,7 @@ def _starts_several(mpirun: Wrapper) -> bool:
 
 
 def _starts_several_on_a_node(srun: Wrapper, header: Mapping[str, GivenOption] | None) -> bool:
-    """Whether srun has options to start more than one task on a node, or more tasks than nodes."""
+    """Return whether srun has options to start more than one task on a node, or more tasks than nodes."""
     options = slurm.from_options(srun.scanned.given)
     counts = {**(header or {}), **options}
     per_node = counts.get("ntasks_per_node")
@@ -426,8 +426,8 @@ def _starts_several_on_a_node(srun: Wrapper, header: Mapping[str, GivenOption] |
 
 
 def _is_launcher(name: str) -> bool:
-    """Whether a name anywhere on a line is a launcher; `paddle` does not count, because elsewhere on a line that word
-    may mean anything.
+    """Return whether a name anywhere on a line is a launcher; `paddle` does not count, because elsewhere on a line that
+    word may mean anything.
     """
     return name != "paddle" and name in _BY_NAME
 
@@ -476,7 +476,7 @@ def _is_distributed(
 
 
 def _starts_one_task(srun: Wrapper, header: Mapping[str, GivenOption] | None) -> bool:
-    """Whether srun starts a single task, which is preparation or conversion and not a rank."""
+    """Return whether srun starts a single task, which is preparation or conversion and not a rank."""
     options = slurm.from_options(srun.scanned.given)
     if "ntasks" in options:
         return _equals_one(options["ntasks"])
@@ -490,12 +490,14 @@ def _starts_one_task(srun: Wrapper, header: Mapping[str, GivenOption] | None) ->
 
 
 def _equals_one(options: GivenOption) -> bool:
-    """Whether an option is one, and not only by a default that the caller changes: `$(NP)` of make, `${NP:-1}`."""
+    """Return whether an option is one, and not only by a default that the caller changes: `$(NP)` of make,
+    `${NP:-1}`.
+    """
     return options.value in (Known("1"), Known(1)) and _DEFAULTED.search(options.spelling) is None
 
 
 def _starts_elsewhere(command: Command) -> bool:
-    """Whether a command starts a relevant program on other nodes."""
+    """Return whether a command starts a relevant program on other nodes."""
     stripped = strip_wrappers(command)
     if not wrappers_reach_nodes(stripped.wrappers):
         return program_name(stripped.words) in ("parallel-ssh", "pssh", "ray", "dsh", "parallel")
@@ -553,7 +555,7 @@ def _read_line(line: Line, header: dict[str, GivenOption], tree: Tree, *, elsewh
 
 
 def _ends_at_blank(word: Word, tree: Tree) -> bool:
-    """Whether a line ends in a backslash and blanks after the last word of a launch, and another line follows.
+    """Return whether a line ends in a backslash and blanks after the last word of a launch, and another line follows.
 
     Docker's parser removes blanks after the backslash, so container files continue such a line.
     """
@@ -568,8 +570,8 @@ def _ends_at_blank(word: Word, tree: Tree) -> bool:
 
 
 def _other_programs(wrappers: Sequence[Wrapper]) -> Iterator[Note]:
-    """Name the programs of `mpirun -np 1 a : -np 2 b`, or of such an srun, after the first: they are ranks of the same
-    world.
+    """Yield name the programs of `mpirun -np 1 a : -np 2 b`, or of such an srun, after the first: they are ranks of the
+    same world.
     """
     for wrapper in wrappers:
         if wrapper.name not in ("mpirun", "srun"):

@@ -70,7 +70,8 @@ def app_contexts(words: Sequence[Word]) -> list[tuple[Word, ...]]:
 
 
 def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
-    """The line that starts all programs of one mpirun, which are one world: the first program, with all processes.
+    """Return the line that starts all programs of one mpirun, which are one world: the first program, with all
+    processes.
 
     Hosts are those of all programs. A variable to which `-x` gives different values for different programs is not
     known.
@@ -103,7 +104,7 @@ def merged_contexts(contexts: Sequence[ScannedLine]) -> ScannedLine:
 
 
 def _unlike(option: GivenOption) -> GivenOption:
-    """A variable that the programs of one mpirun do not share: its name is known, its value is not."""
+    """Return a variable that the programs of one mpirun do not share: its name is known, its value is not."""
     value = Unresolved("another value, or none, for another program of this mpirun")
     name = re.match(r"\w+", str(option.value.value)) if isinstance(option.value, Known) else None
     return option._replace(value=value, parts=(Known(f"{name[0]}="), value) if name is not None else ())
@@ -182,7 +183,7 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
 
 
 def _passed_variables(scanned: ScannedLine) -> Value:
-    """The variable names after every `-x`."""
+    """Return the variable names after every `-x`."""
     if scanned.incomplete:
         return Unresolved("further options that are known only at run time")
     names: dict[str, None] = {}
@@ -258,7 +259,7 @@ def _slots(item: Plain) -> Plain:
 
 
 def _tasks_per_node(item: Plain) -> Plain:
-    """The tasks of each node in `ppr:2:node`."""
+    """Return the number of tasks per node in `ppr:2:node`."""
     match = re.fullmatch(r"ppr:(\d+):node(?:[:,].*)?", str(item), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{item} does not set the number of tasks per node")
@@ -272,7 +273,7 @@ _NOT_READ = frozenset(
 
 
 def is_program(word: Word) -> bool:
-    """Whether a word names a program that is worth reading if mpirun or srun starts it."""
+    """Return whether a word names a program that is worth reading if mpirun or srun starts it."""
     name = posixpath.basename(text_of(word) or "")
     return bool(name) and name not in _NOT_READ and name not in HARMLESS and not name.startswith("-")
 
@@ -318,7 +319,7 @@ def _add(builder: ClaimBuilder, quantity: str, value: Value, given: GivenOption,
 
 
 def starts_one_task(scanned: ScannedLine) -> bool:
-    """Whether it starts a single task, which is preparation and not a rank."""
+    """Return whether it starts a single task, which is preparation and not a rank."""
     counts = [scanned.last(name) for name in ("sets", "tasks_per_set", "tasks")]
     return all(as_int(given.value) == Known(1) for given in counts if given is not None) and any(counts)
 
@@ -328,5 +329,5 @@ def _nodes(sets: Plain, on_host: Plain) -> Plain:
 
 
 def _share(amount: Plain, tasks: Plain) -> Plain:
-    """The share of each task in a set; a task that shares a device sees one device."""
+    """Return each task's share of a set; a task that shares a device sees one device."""
     return max(1, int(str(amount)) // int(str(tasks))) if int(str(amount)) else 0

@@ -53,7 +53,7 @@ class Table(NamedTuple):
     single_dash: bool = False
 
     def find(self, spelling: str) -> Option | None:
-        """The option that `spelling` means, exactly or abbreviated."""
+        """Return the option for `spelling`, exact or abbreviated."""
         exact = self.options.get(spelling)
         if exact is not None or not self.abbreviations or not spelling.startswith("--") or len(spelling) < 4:
             return exact
@@ -77,7 +77,7 @@ class GivenOption(NamedTuple):
 
 
 def known_text(given: GivenOption) -> str:
-    """The known value of an option, or an empty string."""
+    """Return the known value of an option, or an empty string."""
     return str(given.value.value) if isinstance(given.value, Known) else ""
 
 
@@ -98,11 +98,11 @@ class ScannedLine:
     unknown: tuple[Word, ...] = field(default=())
 
     def last(self, *dests: str) -> GivenOption | None:
-        """The option in force among `dests`: the last one, as in most parsers."""
+        """Return the option in force among `dests`: the last one, as in most parsers."""
         return next((given for given in reversed(self.given) if given.dest in dests), None)
 
     def every(self, dest: str) -> tuple[GivenOption, ...]:
-        """All occurrences of an option that may be repeated."""
+        """Return all occurrences of an option that may be repeated."""
         return tuple(given for given in self.given if given.dest == dest)
 
 
@@ -124,13 +124,13 @@ def table(
 
 
 def declared_options(name: str) -> dict[str, Any]:
-    """A program's options as `options.toml` has them, whose head describes the fields."""
+    """Return a program's options as `options.toml` has them, whose head describes the fields."""
     found: dict[str, Any] = toml.beside(__file__, "options.toml")[name]
     return found
 
 
 def declared_table(name: str) -> Table:
-    """The table of a program's options in `options.toml`, and of its generated ones with `--help`.
+    """Return the table of a program's options in `options.toml`, and of its generated ones with `--help`.
 
     An option with a variable number of values is parsed as if it had one.
     """
@@ -147,7 +147,7 @@ def declared_table(name: str) -> Table:
 
 
 def _by_name(spellings: str) -> dict[str, str]:
-    """Each option with its own name."""
+    """Return each option with its own name."""
     return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings.split()}
 
 
@@ -214,7 +214,7 @@ def _parse_option(
     name, equals, _ = text.partition("=")
     option = known.find(name)
     if option is not None and equals:
-        return [_attached(option, word, len(name) + 1)], 0
+        return [_attached_option(option, word, len(name) + 1)], 0
     if option is not None and isinstance(word.value, Known):
         if option.pair and following and "=" in known_prefix(following[0]):
             option = Option(option.dest)
@@ -228,22 +228,22 @@ def _parse_option(
         if option is None:
             return None
         if option.takes and (position + 1 < len(text) or not isinstance(word.value, Known)):
-            return [*found, _attached(option, word, position + 1)], 0
+            return [*found, _attached_option(option, word, position + 1)], 0
         if option.takes:
             return _separate(found, option, word, following)
         found.append(GivenOption(option.dest, Known(True), word.span, word.spelling))
     return found, 0
 
 
-def _attached(option: Option, word: Word, start: int) -> GivenOption:
-    """An option whose value begins at `start` of its own word."""
+def _attached_option(option: Option, word: Word, start: int) -> GivenOption:
+    """Return an option whose value begins at `start` of its own word."""
     return GivenOption(option.dest, value_after(word, start), word.span, word.spelling, _pieces_after(word, start))
 
 
 def _separate(
     before: list[GivenOption], option: Option, word: Word, following: Sequence[Word]
 ) -> tuple[list[GivenOption], int]:
-    """The options before one whose values are the next words, that one, and the number of its values."""
+    """Return the options before one whose values are the next words, that one, and the number of its values."""
     if not option.takes or not following:
         value: Value = NO_VALUE if option.takes else Known(True)
         return [*before, GivenOption(option.dest, value, word.span, word.spelling)], 0
@@ -256,7 +256,7 @@ def _separate(
 
 
 def known_prefix(word: Word) -> str:
-    """The known beginning of a word: all of it, or the text before the first unknown piece."""
+    """Return the known beginning of a word: all of it, or the text before the first unknown piece."""
     if isinstance(word.value, Known):
         return str(word.value.value)
     if isinstance(word.value, OneOf):
@@ -270,19 +270,19 @@ def known_prefix(word: Word) -> str:
 
 
 def text_of(word: Word) -> str | None:
-    """The text of a word, or None when it is unknown."""
+    """Return the text of a word, or None when it is unknown."""
     return str(word.value.value) if isinstance(word.value, Known) and not word.many else None
 
 
 def join_spans(first: Span, last: Span) -> Span:
-    """A span from the start of `first` to the end of `last`; only `first` when `last` does not follow it."""
+    """Return a span from the start of `first` to the end of `last`; only `first` when `last` does not follow it."""
     if first.path != last.path or (last.end_line, last.end_column) < (first.line, first.column):
         return first
     return Span(first.path, first.line, first.column, last.end_line, last.end_column, first.snippet)
 
 
 def pieces_of(value: Value, parts: tuple[Value, ...]) -> tuple[Value, ...]:
-    """The pieces that a value was built from; the value itself when it is in one piece."""
+    """Return the pieces that a value was built from; the value itself when it is in one piece."""
     return parts if parts and isinstance(value, Unresolved) else (value,)
 
 
@@ -316,12 +316,12 @@ def split_last(parts: Sequence[Value], sign: str) -> tuple[Value, Value] | None:
 
 
 def texts(value: Value) -> tuple[str, ...]:
-    """Every string that a value may be."""
+    """Return every string that a value may be."""
     return tuple(str(item) for item in alternatives(value))
 
 
 def value_after(word: Word, start: int) -> Value:
-    """The value of a word without its first characters, which are known."""
+    """Return the value of a word without its first characters, which are known."""
     if isinstance(word.value, Unresolved):
         return concatenate(_pieces_after(word, start) or (word.value,))
     return lift(lambda item: str(item)[start:], word.value)
@@ -338,14 +338,16 @@ def _pieces_after(word: Word, start: int) -> tuple[Value, ...]:
 
 
 def _precedes_option(following: Sequence[Word], known: Table) -> bool:
-    """Whether an option of the same program comes next: if so, the unknown words before it can only be options."""
+    """Return whether an option of the same program comes next: if so, the unknown words before it can only be
+    options.
+    """
     first = next((word for word in following if not word.many), None)
     name = (text_of(first) or "").partition("=")[0] if first is not None else ""
     return name.startswith("--") and known.find(name) is not None
 
 
 def _hides_options(following: Sequence[Word]) -> bool:
-    """Whether a program still follows: if so, the unknown words before it can only be options."""
+    """Return whether a program still follows: if so, the unknown words before it can only be options."""
     for word in following[:_MAX_WORDS]:
         text = text_of(word)
         if text is None:
@@ -374,7 +376,7 @@ def relative(path: str, line: LaunchLine, tree: Tree) -> str | None:
 
 
 def file_named(path: str | None, line: LaunchLine, tree: Tree | None) -> SourceFile | None:
-    """The file that the command would open at `path`; None if there is none below the root."""
+    """Return the file that the command would open at `path`; None if there is none below the root."""
     target = relative(path, line, tree) if path and tree is not None else None
     file = tree.read(target) if tree is not None and target is not None else None
     return file if isinstance(file, SourceFile) else None
@@ -393,18 +395,18 @@ def named_values(words: Sequence[Word]) -> Iterator[tuple[str, str, Word, Word]]
 
 
 def line_of(command: Command, words: Sequence[Word]) -> LaunchLine:
-    """A command without its wrappers as a launch line that is named after its place."""
+    """Return a command without its wrappers as a launch line whose id is its place."""
     return LaunchLine(f"{command.span.path}:{command.span.line}", tuple(words), command)
 
 
 def script_at(path: str | None, tree: Tree) -> SourceFile | None:
-    """The Python script at a path below the root; None for anything else."""
+    """Return the Python script at a path below the root; None for anything else."""
     file = tree.read(path) if path is not None and path.endswith(".py") else None
     return file if isinstance(file, SourceFile) else None
 
 
 def paths_of(value: Value, parts: tuple[Value, ...] = ()) -> tuple[str, ...]:
-    """Every path that a word may name; `$PWD/train.py` and `$SLURM_SUBMIT_DIR/train.py` count from its working
+    """Return every path that a word may name; `$PWD/train.py` and `$SLURM_SUBMIT_DIR/train.py` count from its working
     directory.
     """
     if not isinstance(value, Unresolved):
@@ -430,7 +432,7 @@ def file_references(given: GivenOption | None, role: str, line: LaunchLine, tree
 
 
 def module_path(name: str, line: LaunchLine, tree: Tree) -> str:
-    """The file that `python -m NAME` runs, relative to the root; the most likely one when none exists."""
+    """Return the file that `python -m NAME` runs, relative to the root; the most likely one when none exists."""
     flat = name.replace(".", "/")
     candidates = (file_named(f"{flat}{end}.py", line, tree) for end in ("", "/__main__", "/__init__"))
     found = next((file.path for file in candidates if file is not None), None)
@@ -451,7 +453,9 @@ class PythonProgram(NamedTuple):
 
 
 def is_python(words: Sequence[Word]) -> bool:
-    """Whether the first word is a Python interpreter, judging by its name, or because a script or `-m` follows it."""
+    """Return whether the first word is a Python interpreter, judging by its name, or because a script or `-m` follows
+    it.
+    """
     if not words:
         return False
     text = text_of(words[0])
@@ -466,14 +470,16 @@ def is_python(words: Sequence[Word]) -> bool:
 
 
 def _is_called_like_python(words: Sequence[Word]) -> bool:
-    """Whether a command with another name is called as only an interpreter is: `fluid -u train.py`."""
+    """Return whether a command with another name is called as only an interpreter is: `fluid -u train.py`."""
     if len(words) < 3 or "." in (text_of(words[0]) or ""):
         return False
     return text_of(words[1]) == "-u" and (text_of(words[2]) or "").endswith(".py")
 
 
 def python_program(words: Sequence[Word]) -> PythonProgram | None:
-    """The script or module after `python [options]`; None for `python -c`, `python -V` and an interactive session."""
+    """Return the script or module after `python [options]`; None for `python -c`, `python -V` and an interactive
+    session.
+    """
     index = 1
     while index < len(words):
         word = words[index]

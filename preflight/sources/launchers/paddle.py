@@ -120,7 +120,7 @@ def _read_process(line: LaunchLine, words: tuple[Word, ...], tree: Tree, *, serv
 
 
 def _config_word(config: GivenOption | None, words: tuple[Word, ...]) -> tuple[Word, ...]:
-    """The configuration file that a trainer runs, as if it were its program."""
+    """Return the configuration file that a trainer runs, as if it were its program."""
     if config is None:
         return ()
     place = next((word for word in words if word.span == config.span), None)
@@ -219,14 +219,14 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
     overrides it; `first` for the option that makes the launcher of 2.0 take over; `taken` for an option that is not
     known, whose value is then taken for the program.
     """
-    parsed = _parsed(line, _NEW)
+    parsed = _parse(line, _NEW)
     first: Word | GivenOption | None = next(iter(parsed.unknown), None) if "master" not in parsed.given else None
     legacy = parsed.given.get("legacy")
     if legacy is not None and all(text.lower() in _TRUE for text in texts(legacy.value)):
         first = legacy
     given = dict(parsed.given)
     if first is not None:
-        again = _parsed(line, _FIRST)
+        again = _parse(line, _FIRST)
         given, parsed = {**given, **again.given}, again
     found = dict(given)
     environment = line.command.environment
@@ -261,7 +261,7 @@ def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) ->
 
 
 def _tuner_settings(tuner: GivenOption, line: LaunchLine, tree: Tree) -> Sequence[Claim]:
-    """The keys of the tuner's file, as `setting.paddle_tuner.NAME`."""
+    """Return the keys of the tuner's file, as `setting.paddle_tuner.NAME`."""
     file = file_named(next(iter(texts(tuner.value)), ""), line, tree)
     root = document_of(file).root if file is not None else None
     if file is None or root is None or root.kind is not Kind.OBJECT:
@@ -301,7 +301,7 @@ class _Parsed(NamedTuple):
     program: Word | None
 
 
-def _parsed(line: LaunchLine, known: Table) -> _Parsed:
+def _parse(line: LaunchLine, known: Table) -> _Parsed:
     given: dict[str, GivenOption] = {}
     unknown: list[Word] = []
     words = truncate(line.words[1:], _MAX_WORDS, "words of a launch line")
@@ -441,7 +441,7 @@ def _per_node(count: Value, settings: dict[str, GivenOption]) -> Value:
 
 
 def _hosts_of(settings: dict[str, GivenOption]) -> tuple[str, ...]:
-    """The hosts of the endpoint lists in order of appearance; empty when a list is unknown."""
+    """Return the hosts of the endpoint lists in order of appearance; empty when a list is unknown."""
     found: list[str] = []
     for dest in ("servers", "trainers"):
         setting = settings.get(dest)
@@ -455,7 +455,7 @@ def _hosts_of(settings: dict[str, GivenOption]) -> tuple[str, ...]:
 
 
 def device_count(value: Value) -> Value:
-    """The number of devices in a list such as `0,1,2`."""
+    """Return the number of devices in a list such as `0,1,2`."""
 
     def count(item: Plain) -> Plain:
         names = [part for part in str(item).split(",") if part.strip()]
@@ -467,7 +467,9 @@ def device_count(value: Value) -> Value:
 
 
 def _unless_negative(setting: GivenOption | None) -> GivenOption | None:
-    """The setting, or None for -1, which means "not given": the launcher then numbers nodes in order of arrival."""
+    """Return the setting, or None for -1, which means "not given": the launcher then numbers nodes in order of
+    arrival.
+    """
     return None if setting is None or texts(setting.value) == ("-1",) else setting
 
 
@@ -495,7 +497,9 @@ def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def is_wrapper(words: tuple[Word, ...]) -> bool:
-    """Whether a script, whatever its name, is called with the options of such a launcher followed by another script."""
+    """Return whether a script, whatever its name, is called with the options of such a launcher followed by another
+    script.
+    """
     texts = [known_prefix(word) for word in words[1:40]]
     own = next((index for index, text in enumerate(texts) if text.partition("=")[0] in _OWN_OPTIONS), None)
     return own is not None and any(text.endswith(".py") for text in texts[own + 1 :])

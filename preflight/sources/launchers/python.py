@@ -75,7 +75,7 @@ _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS",
 
 
 def has_ranks(environment: Mapping[str, Variable]) -> bool:
-    """Whether these variables make a process one of several."""
+    """Return whether these variables make a process one of several."""
     if "MASTER_ADDR" in environment and any(name in environment for name in _RANK_VARIABLES):
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -115,7 +115,7 @@ _COUNTS = ("PADDLE_TRAINERS_NUM", "PADDLE_TRAINERS")
 
 
 def _first_set(names: tuple[str, ...], environment: Mapping[str, Variable]) -> str:
-    """The first of the names that is set, or the first of all when none is."""
+    """Return the first of the names that is set, or the first of all when none is."""
     return next((name for name in names if name in environment), names[0])
 
 
@@ -201,7 +201,7 @@ _SPAWNS = re.compile(
 
 
 def _plain_run(command: Command) -> tuple[LaunchLine, PythonProgram] | None:
-    """A command that runs a script as one process, without its wrappers; None for any other."""
+    """Return a command that runs a script as one process, without its wrappers; None for any other."""
     stripped = strip_wrappers(command)
     if not is_python(stripped.words) or any(wrapper.name not in _TRANSPARENT_WRAPPERS for wrapper in stripped.wrappers):
         return None
@@ -210,7 +210,7 @@ def _plain_run(command: Command) -> tuple[LaunchLine, PythonProgram] | None:
 
 
 def _plain_script(command: Command, tree: Tree) -> SourceFile | None:
-    """The script that a command runs as one process."""
+    """Return the script that a command runs as one process."""
     run = _plain_run(command)
     if run is None:
         return None
@@ -220,13 +220,17 @@ def _plain_script(command: Command, tree: Tree) -> SourceFile | None:
 
 
 def spawns_ranks(command: Command, tree: Tree) -> bool:
-    """Whether a command runs a script as one process, and the script's text spawns the ranks or starts them in Ray."""
+    """Return whether a command runs a script as one process, and the script's text spawns the ranks or starts them in
+    Ray.
+    """
     file = _plain_script(command, tree)
     return file is not None and _SPAWNS.search(file.text) is not None
 
 
 def takes_a_role(command: Command, tree: Tree) -> bool:
-    """Whether a command runs a script as one process which is, by its own settings, a server or a trainer of Fluid."""
+    """Return whether a command runs a script as one process which is, by its own settings, a server or a trainer of
+    Fluid.
+    """
     file = _plain_script(command, tree)
     if file is None:
         return False

@@ -116,7 +116,9 @@ def program_claims(line: LaunchLine, path: str, words: Sequence[Word], tree: Tre
 
 
 def gives_rank(path: str | None, words: Sequence[Word], environment: Mapping[str, Variable], tree: Tree) -> bool:
-    """Whether a line passes the program its rank or role, by an option or a variable that the program itself reads."""
+    """Return whether a line passes the program its rank or role, by an option or a variable that the program itself
+    reads.
+    """
     file = script_at(path, tree)
     if file is None:
         return False
@@ -220,7 +222,8 @@ _KNOWN_RELEASE = (0, 12)
 
 
 def megatron_claims(line: LaunchLine, words: Sequence[Word], tree: Tree) -> tuple[Claim, ...]:
-    """The claims of a program's arguments; none if they are not Megatron-LM's, or those of an old or altered copy.
+    """Return the claims of a program's arguments; none if they are not Megatron-LM's, or those of an old or altered
+    copy.
 
     Megatron-DeepSpeed is such a copy, and known: its settings are those of `megatron_deepspeed`.
 
@@ -241,7 +244,7 @@ def megatron_claims(line: LaunchLine, words: Sequence[Word], tree: Tree) -> tupl
 
 
 def _folders(line: LaunchLine, program: Sequence[Word], tree: Tree) -> Iterator[str]:
-    """The folders around the file of the line, up to the root, and the folder of each program it may start."""
+    """Yield the folders around the file of the line, up to the root, and the folder of each program it may start."""
     yield from (str(folder).removeprefix(".") for folder in PurePosixPath(line.command.span.path).parents)
     for word in program:
         for path in texts(word.value):
@@ -251,7 +254,7 @@ def _folders(line: LaunchLine, program: Sequence[Word], tree: Tree) -> Iterator[
 
 
 def _parsers_of_its_own(folder: str, tree: Tree) -> list[SourceFile]:
-    """The parsers of Megatron-LM's options in a folder, if they are of a release that is unknown or old."""
+    """Return the parsers of Megatron-LM's options in a folder, if they are of a release that is unknown or old."""
     files = [tree.read(posixpath.join(folder, path)) for path in _PARSERS]
     declared = re.compile(r"'--num-layers'|\"--num-layers\"")
     parsers = [file for file in files if isinstance(file, SourceFile) and declared.search(file.text)]
@@ -265,7 +268,7 @@ _ARGUMENT_FILES = (".yaml", ".yml", ".json")
 
 
 def option_claims(framework: str, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of a program's arguments, which are those of a framework.
+    """Return the claims of a program's arguments, which are those of a framework.
 
     Args:
         framework: whose settings they are.
@@ -317,7 +320,7 @@ def _state(builder: ClaimBuilder, word: Word, name: str, values: Sequence[Word],
 
 
 def _holds_options(word: Word) -> bool:
-    """Whether a variable that is not known holds options rather than a value, as its name says."""
+    """Return whether an unknown variable contains options rather than a value, judging by its name."""
     return isinstance(word.value, Unresolved) and _OPTIONS_NAMED.fullmatch(word.spelling) is not None
 
 
@@ -326,7 +329,7 @@ def _state_hidden(builder: ClaimBuilder, word: Word) -> None:
 
 
 def _scalar(item: Plain) -> str | int | float | bool | None:
-    """The text as a number, or as it is written."""
+    """Return the text as a number, or as it is written."""
     text = str(item)
     if _NUMBER.fullmatch(text):
         return int(text)
@@ -343,7 +346,7 @@ _YAML = (".yaml", ".yml")
 
 
 def is_one_of_several(words: Sequence[Word]) -> bool:
-    """Whether a program's arguments make it one of several processes: its own rank and the number of ranks."""
+    """Return whether a program's arguments make it one of several processes: its own rank and the number of ranks."""
     scanned = scan(words, _OPTIONS)
     return scanned.last("given_rank") is not None and scanned.last("given_world_size") is not None
 
@@ -351,7 +354,7 @@ def is_one_of_several(words: Sequence[Word]) -> bool:
 def argument_claims(
     line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> tuple[tuple[Claim, ...], tuple[Reference, ...]]:
-    """The claims of a program's arguments in the scope of the launch, and the configuration files they name."""
+    """Return the claims of a program's arguments in the scope of the launch, and the configuration files they name."""
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     references: list[Reference] = []
     scanned = scan(words, _OPTIONS)
@@ -373,7 +376,7 @@ def argument_claims(
 def _files_of(
     option: str, suffixes: tuple[str, ...], role: str, line: LaunchLine, words: Sequence[Word], tree: Tree
 ) -> Iterator[Reference]:
-    """The references of `OPTION FILE` and `OPTION=FILE`."""
+    """Yield the references of `OPTION FILE` and `OPTION=FILE`."""
     for name, path, _, place in named_values(words):
         is_file = name == option and path.endswith(suffixes) and not path.startswith("-")
         target = relative(path, line, tree) if is_file else None
@@ -393,7 +396,7 @@ _MODEL_OPTIONS = declared_table("script-model")
 
 
 def model_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of a program's arguments about its model, in the scope of the launch."""
+    """Return the claims of a program's arguments about its model, in the scope of the launch."""
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _MODEL_OPTIONS)
     state_options(builder, "script-model", scanned.last)
@@ -419,7 +422,7 @@ _IS_FILE = re.compile(r"\.(?:json|model|txt|vocab|bpe|tiktoken)$")
 
 
 def path_claims(line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """The claims of a program's arguments about its paths, in the scope of the launch."""
+    """Return the claims of a program's arguments about its paths, in the scope of the launch."""
     builder = ClaimBuilder("arguments", line.scope, line.command.condition)
     scanned = scan(words, _PATH_OPTIONS)
     state_options(builder, "script-paths", scanned.last)
@@ -471,11 +474,11 @@ class StartedProgram:
     references: tuple[Reference, ...]
 
     def reading(self, claims: Iterable[Claim] = (), references: Iterable[Reference] = ()) -> Reading:
-        """The reading of the whole line: what the launcher's own options state, then the program."""
+        """Return the reading of the whole line: what the launcher's own options state, then the program."""
         return Reading((*claims, *self.claims), (self.launch,), (*references, *self.references))
 
     def of_package(self) -> StartedProgram:
-        """The same for a program in an installed package: it names no script of the job."""
+        """Return the same for a program in an installed package: it names no script of the job."""
         return StartedProgram(
             replace(self.launch, program=""),
             tuple(claim for claim in self.claims if claim.quantity != "script"),
@@ -564,13 +567,15 @@ _SETTINGS_FILE = re.compile(r"\.(?:ya?ml|toml|json)$")
 
 
 def _reads_own_settings(references: Sequence[Reference], tree: Tree) -> bool:
-    """Whether the one script that a line starts reads files of settings itself."""
+    """Return whether the one script that a line starts reads files of settings itself."""
     file = tree.read(references[0].target) if len(references) == 1 else None
     return isinstance(file, SourceFile) and _READS_SETTINGS.search(file.text) is not None
 
 
 def _with_default_file(word: Word, line: LaunchLine, tree: Tree) -> Word:
-    """A word with the file of settings that it names unless the caller of the script gives another: `${1:-a.yaml}`."""
+    """Return a word with the file of settings that it names unless the caller of the script gives another:
+    `${1:-a.yaml}`.
+    """
     origin = word.origin
     default = origin.default or "" if origin is not None and origin.kind is UnknownKind.CALLER else ""
     file = file_named(default, line, tree) if _SETTINGS_FILE.search(default) else None
@@ -578,9 +583,7 @@ def _with_default_file(word: Word, line: LaunchLine, tree: Tree) -> Word:
 
 
 def _settings_of(line: LaunchLine, words: Sequence[Word], tree: Tree, role: str) -> Iterator[Reference]:
-    """Yield the existing files of settings that a program is given: unless something is read from them, the job is not
-    understood.
-    """
+    """Yield the existing settings files of a program: unless one of them is read, the job is not understood."""
     for name, path, word, _ in named_values(words):
         is_named = _SETTINGS.fullmatch(name) is not None and _SETTINGS_FILE.search(path) is not None
         file = file_named(path, line, tree) if is_named else None
@@ -604,7 +607,7 @@ COMPOSED = "composed"
 
 
 def _read_framework(line: LaunchLine, words: Sequence[Word], tree: Tree, *, module: bool) -> _FrameworkReading:
-    """The claims of the program's configuration, or of its arguments, if a framework's table lists them."""
+    """Return the claims of the program's configuration, or of its arguments, if a framework's table lists them."""
     if not words:
         return _FrameworkReading()
     word = words[0]
@@ -624,7 +627,7 @@ def _read_framework(line: LaunchLine, words: Sequence[Word], tree: Tree, *, modu
 
 
 def _program(text: str, line: LaunchLine, tree: Tree, *, module: bool) -> tuple[str, bool]:
-    """The file that a program's name resolves to, and whether it is inside the root."""
+    """Return the file that a program's name resolves to, and whether it is inside the root."""
     if module:
         return module_path(text, line, tree), True
     inside = relative(text, line, tree)

@@ -51,7 +51,7 @@ HARMLESS = toml.words(__file__, "words.toml", "harmless")
 
 
 def from_directives(directives: Sequence[Directive]) -> dict[str, GivenOption]:
-    """The options of an `#SBATCH` header; if one is repeated, the last counts."""
+    """Return the options of an `#SBATCH` header; if one is repeated, the last counts."""
     options: dict[str, GivenOption] = {}
     for directive in directives:
         dest = _DESTS.get(directive.option) or _DESTS.get("--" + directive.option.lstrip("-"))
@@ -64,15 +64,15 @@ def from_directives(directives: Sequence[Directive]) -> dict[str, GivenOption]:
 
 
 def has_placeholder(text: str) -> bool:
-    """Whether a directive contains a placeholder that is replaced before submission: `{{ nodes }}`, `$NODES`,
+    """Return whether a directive contains a placeholder that is replaced before submission: `{{ nodes }}`, `$NODES`,
     `<ACCOUNT>`.
     """
     return re.search(r"\{\{|\$\{?\w|<[A-Z_]+>", text) is not None
 
 
 def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
-    """The line of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b`, whose programs are one world: the first program,
-    with all tasks.
+    """Return the line of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b`, whose programs are one world: the first
+    program, with all tasks.
     """
     first, *others = steps
     if not others:
@@ -89,7 +89,7 @@ def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
 
 
 def from_options(options: Iterable[GivenOption]) -> dict[str, GivenOption]:
-    """The options of one srun; if one is repeated, the last counts."""
+    """Return the options of one srun; if one is repeated, the last counts."""
     return {given.dest: given for given in options if given.dest in _DESTS.values()}
 
 
@@ -124,7 +124,7 @@ def state(builder: ClaimBuilder, options: dict[str, GivenOption]) -> dict[str, C
 
 
 def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, GivenOption], claims: dict[str, Claim]) -> None:
-    """State the tasks per node that follow from a number of tasks for each GPU, and that each sees one GPU."""
+    """State the tasks per node that follow from `--ntasks-per-gpu`, and that each task sees one GPU."""
     each = options["ntasks_per_gpu"]
     gpus = claims.get("gpus_per_node")
     count = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
@@ -160,7 +160,7 @@ def add_total_tasks(builder: ClaimBuilder, nodes: Claim, per_node: Claim) -> Cla
 
 
 def nodes_of(value: Value) -> Value:
-    """The node counts in `4`, `2-4` or `1k`."""
+    """Return the node counts in `4`, `2-4` or `1k`."""
     found: list[Plain] = []
     for item in alternatives(value):
         limits = count_range(str(item))
@@ -174,7 +174,7 @@ def nodes_of(value: Value) -> Value:
 
 
 def seconds_of(value: Value) -> Value:
-    """The seconds in Slurm's time format.
+    """Return the seconds in Slurm's time format.
 
     It is `minutes`, `minutes:seconds`, `hours:minutes:seconds` or `days-hours[:minutes[:seconds]]`.
     """
@@ -182,12 +182,12 @@ def seconds_of(value: Value) -> Value:
 
 
 def mebibytes_of(value: Value) -> Value:
-    """The MiB in `64G`, `512` (MiB) or `1T`; `0`, all the memory of the node, is unresolved."""
+    """Return the MiB in `64G`, `512` (MiB) or `1T`; `0`, all the memory of the node, is unresolved."""
     return lift(_mebibytes, value)
 
 
 def hosts_of(value: Value) -> Value:
-    """The host names in `node[01-04,07],login1`."""
+    """Return the host names in `node[01-04,07],login1`."""
     return lift(lambda item: expand_hosts(str(item)), value)
 
 
@@ -202,7 +202,7 @@ def _gres(item: Plain) -> Plain:
 
 
 def divide_evenly(total: Plain, parts: Plain) -> Plain:
-    """The size of each of `parts` equal parts; ValueError if there is a remainder."""
+    """Return the size of each of `parts` equal parts; ValueError if there is a remainder."""
     whole, left = divmod(int(str(total)), int(str(parts)))
     if left or not whole:
         raise ValueError(f"{total} cannot be spread evenly over {parts}")
@@ -219,7 +219,7 @@ def _seconds(item: Plain) -> Plain:
 
 
 def parse_seconds(text: str) -> int | None:
-    """The seconds in Slurm's time format; None for any other text."""
+    """Return the seconds in Slurm's time format; None for any other text."""
     if re.fullmatch(r"(?:\d{1,6}-)?\d{1,6}(?::\d{1,6}){0,2}", text) is None:
         return None
     days, dash, rest = text.rpartition("-")
@@ -310,7 +310,7 @@ def state_header(builder: ClaimBuilder, options: Mapping[str, GivenOption], dire
 
 
 def _gpu_type_of(option: GivenOption | None) -> Value | None:
-    """The kind of GPU that a resource names; None if it is only a number."""
+    """Return the kind of GPU that a resource names; None if it is only a number."""
     if option is None or isinstance(option.value, Unresolved):
         return option.value if option is not None else None
     named = isinstance(option.value, Known) and _gpu_type(option.value.value)
@@ -355,7 +355,7 @@ def _state_directive(builder: ClaimBuilder, name: str, directive: Directive) -> 
 
 
 def has_directive_like(text: str) -> bool:
-    """Whether any line of the script looks like a directive."""
+    """Return whether any line of the script looks like a directive."""
     return _DIRECTIVE.search(text) is not None
 
 
@@ -389,7 +389,7 @@ def state_ignored_directives(builder: ClaimBuilder, file: SourceFile) -> None:
 
 
 def _open_quote(line: str, quote: str = "") -> str:
-    """The quote that is still open at the end of a line; `quote` is the one open at its start."""
+    """Return the quote that is still open at the end of a line; `quote` is the one open at its start."""
     for match in _QUOTE.finditer(line):
         found = match[0]
         if not quote and found == "#":

@@ -114,13 +114,13 @@ def read_torchrun(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _program_of(line: LaunchLine, launcher: str, scanned: ScannedLine, tree: Tree) -> StartedProgram:
-    """The program after the options, which say whether it is a module or needs no interpreter."""
+    """Return the program after the options, which say whether it is a module or needs no interpreter."""
     module, command = scanned.last("module", "module_mode"), scanned.last("no_python", "command_mode")
     return read_program(line, launcher, scanned.rest, tree, module=module is not None, python=command is None)
 
 
 class _Settings:
-    """The options and PET_ variables that apply; `hidden` says that the line may have further options."""
+    """The options and PET_ variables that apply; `hidden`: whether the line may have further options."""
 
     def __init__(self, line: LaunchLine, scanned: ScannedLine) -> None:
         self._scanned = scanned
@@ -129,12 +129,12 @@ class _Settings:
         self.word = line.words[0]
 
     def get(self, dest: str) -> GivenOption | None:
-        """The option, otherwise the variable."""
+        """Return the option, otherwise the variable."""
         return self._scanned.last(dest) or variable_setting(self._environment.get(f"PET_{dest.upper()}"))
 
     @property
     def standalone(self) -> GivenOption | None:
-        """What requests a single-node rendezvous."""
+        """Return the option that requests a single-node rendezvous."""
         given = self.get("standalone")
         is_off = given is not None and self._scanned.last("standalone") is None
         return None if given is not None and is_off and texts(given.value) in ((), ("0",), ("",)) else given
@@ -248,7 +248,7 @@ def read_torchx(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _nodes(item: Plain) -> Plain:
-    """The nodes in `2x8` and `1:2x8`; a number alone counts the processes of one node."""
+    """Return the nodes in `2x8` and `1:2x8`; a number alone counts the processes of one node."""
     nodes, times, _ = str(item).partition("x")
     return int(nodes.rpartition(":")[2]) if times else 1
 
@@ -501,7 +501,7 @@ def _state_training(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 
 def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> bool:
-    """Whether accelerate starts the `deepspeed` launcher, which reaches the other machines itself."""
+    """Return whether accelerate starts the `deepspeed` launcher, which reaches the other machines itself."""
     machines, launcher = _single_text(scanned, "num_machines"), _single_text(scanned, "deepspeed_multinode_launcher")
     if scanned.last("use_deepspeed") is not None:
         return is_whole_number(machines) and int(machines) > 1 and launcher not in EACH_MACHINE
@@ -512,7 +512,7 @@ def _starts_deepspeed(scanned: ScannedLine, line: LaunchLine, tree: Tree) -> boo
 
 
 def _single_text(scanned: ScannedLine, dest: str) -> str:
-    """The value that the line gives an option; empty if it gives none or an unknown one."""
+    """Return the value of an option on the line; empty if there is none or it is unknown."""
     given = scanned.last(dest)
     found = texts(given.value) if given is not None else ()
     return found[0] if len(found) == 1 else ""
@@ -539,7 +539,7 @@ def read_deepspeed(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    """State what holds without options: one machine, and `--local_rank` for each process."""
+    """State the effect of missing options: one machine, and `--local_rank` for each process."""
     if scanned.incomplete:
         return
     word = line.words[0]
@@ -586,7 +586,7 @@ def _state_machine_counts(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 
 def _is_default(given: GivenOption) -> bool:
-    """Whether the value is -1, which means "not given"."""
+    """Return whether the value is -1, which means "not given"."""
     return texts(given.value) == ("-1",)
 
 
@@ -599,7 +599,7 @@ def _included_hosts(item: Plain) -> tuple[str, ...]:
 
 
 def _included_slots(value: Value) -> Value:
-    """The number of slots in `worker-0:0,1@worker-1:0,1`, when it is the same on every host."""
+    """Return the number of slots in `worker-0:0,1@worker-1:0,1`, when it is the same on every host."""
     found = []
     for item in alternatives(value):
         counts = {len(set(part.partition(":")[2].split(","))) if ":" in part else 0 for part in _entries(item)}

@@ -97,11 +97,11 @@ def _state_torchrun(builder: ClaimBuilder, line: LaunchLine, environment: Mappin
 
 
 def _inserted_word(text: str, at: Word, spelling: str = "") -> Word:
-    """A word that the command itself adds to the line that it builds."""
+    """Return a word that the command itself adds to the line that it builds."""
     return Word(Known(text), at.span, spelling or at.spelling)
 
 
-def _spelled(name: str, variable: Variable) -> str:
+def _spelling(name: str, variable: Variable) -> str:
     return variable.spelling if name in variable.spelling else f"{name}={variable.spelling}"
 
 
@@ -131,7 +131,7 @@ _LAUNCHER = declared_table("axolotl")
 
 
 def _options_named(words: Sequence[Word], names: tuple[str, ...]) -> list[Word]:
-    """The options that have one of these names, and their values."""
+    """Return the options that have one of these names, and their values."""
     found: list[Word] = []
     for index, item in enumerate(words):
         text = text_of(item) or ""
@@ -148,7 +148,7 @@ _TRL_OPTIONS = frozenset(SETTINGS)
 
 @functools.cache
 def _accelerate_options() -> dict[str, str]:
-    """The number of words of each option that reaches accelerate's parser."""
+    """Return the number of words of each option that reaches accelerate's parser."""
     rows = (row for row in load_table("accelerate_launch").rows if row.dest not in _TRL_OPTIONS)
     return {spelling: row.takes for row in rows for spelling in row.spellings}
 
@@ -202,7 +202,7 @@ def read_tune(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _one_process(line: LaunchLine, launcher: str, module: str, variable: str, tree: Tree) -> Reading:
-    """The launch of a command that starts one process, because no option requests more."""
+    """Return the launch of a command that starts one process, because no option requests more."""
     word = line.words[0]
     program = read_program(line, launcher, (_inserted_word(module, word), *line.words[2:]), tree, module=True)
     builder = ClaimBuilder(launcher, line.scope, line.command.condition)
@@ -258,7 +258,7 @@ def read_swift(line: LaunchLine, tree: Tree) -> Reading:
         if variable is not None:
             option = Known(f"--{name.lower()}=")
             value = lift(lambda item, option=option: f"{option.value}{item}", variable.value)
-            options.append(Word(value, variable.span, _spelled(name, variable), parts=(option, variable.value)))
+            options.append(Word(value, variable.span, _spelling(name, variable), parts=(option, variable.value)))
     program = (_inserted_word("-m", word), _inserted_word(module, word), *line.words[2:])
     return read_torchrun(replace(line, words=(word, *options, *program)), tree)
 
@@ -315,7 +315,7 @@ def read_primus(line: LaunchLine, tree: Tree) -> Reading:
         elif name in given:
             words.append(given[name])
         elif variable is not None:
-            words.append(Word(variable.value, variable.span, _spelled(name, variable)))
+            words.append(Word(variable.value, variable.span, _spelling(name, variable)))
         elif name in _SLURM_SYMBOLS and (slurm is not None or "srun" in line.wrappers or name != "NNODES"):
             # primus-cli takes it from the allocation that it runs in, and it may run in one.
             words.append(Word(Unresolved(_SLURM_SYMBOLS[name].value), word.span, shown))
@@ -326,13 +326,13 @@ def read_primus(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _split_at_dashes(words: Sequence[Word]) -> tuple[Sequence[Word], Sequence[Word]]:
-    """The words before the last `--`, and the words after it."""
+    """Return the words before the last `--`, and the words after it."""
     found = [index for index, word in enumerate(words) if text_of(word) == "--"]
     return (words[: found[-1]], words[found[-1] + 1 :]) if found else (words, ())
 
 
 def _env_variables(options: Sequence[GivenOption]) -> dict[str, Word]:
-    """The variables of `--env NAME=VALUE`."""
+    """Return the variables of `--env NAME=VALUE`."""
     found: dict[str, Word] = {}
     for option in options:
         name, equals, text = known_text(option).partition("=")

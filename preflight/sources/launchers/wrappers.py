@@ -51,7 +51,7 @@ class WrapperSyntax(NamedTuple):
 
 
 def _load_syntax() -> dict[str, WrapperSyntax]:
-    """The syntax of each wrapper by its name."""
+    """Return the syntax of each wrapper by its name."""
     mpirun = WrapperSyntax(mpi.MPI, exports="export")
     found = {
         "srun": WrapperSyntax(slurm.SRUN, exports="export", separator=","),
@@ -120,12 +120,12 @@ def strip_wrappers(command: Command) -> StrippedCommand:
 
 
 def program_name(words: Sequence[Word]) -> str:
-    """The plain name of the program that the words start; empty if it is unknown."""
+    """Return the plain name of the program that the words start; empty if it is unknown."""
     return (text_of(words[0]) or "").rpartition("/")[2] if words else ""
 
 
 def only_mentions_programs(name: str) -> bool:
-    """Whether this command mentions programs without starting them, as `echo` does."""
+    """Return whether this command mentions programs without starting them, as `echo` does."""
     return name in _ONLY_MENTIONS
 
 
@@ -224,8 +224,8 @@ def _strip_known_wrapper(
 
 
 def _plain_name(name: str, scanned: ScannedLine) -> str:
-    """The name under which a wrapper is known; pdsh to one host counts as ssh, because other lines start the other
-    nodes.
+    """Return the name under which a wrapper is known; pdsh to one host counts as ssh, because other lines start the
+    other nodes.
     """
     plain = _PLAIN_NAMES.get(name, name)
     if plain in ("pdsh", "clush"):
@@ -236,7 +236,7 @@ def _plain_name(name: str, scanned: ScannedLine) -> str:
 
 
 def _clears_environment(name: str, scanned: ScannedLine) -> bool:
-    """Whether the options hide the caller's environment from the program: `srun --export=NONE`, `--cleanenv`."""
+    """Return whether the options hide the caller's environment from the program: `srun --export=NONE`, `--cleanenv`."""
     export = scanned.last("export")
     if name == "srun" and export is not None:
         names = exported_names(export)
@@ -245,7 +245,7 @@ def _clears_environment(name: str, scanned: ScannedLine) -> bool:
 
 
 def exported_names(given: GivenOption) -> list[str] | None:
-    """The names in `srun --export=A=$A,B`, whatever their values are; None if a name is not known."""
+    """Return the names in `srun --export=A=$A,B`, whatever their values are; None if a name is not known."""
     names = []
     for first, *rest in _split_parts(given.parts or (given.value,), ","):
         name, equals, _ = str(first.value).partition("=") if isinstance(first, Known) else ("", "", "")
@@ -260,7 +260,7 @@ _NO_VARIABLES = frozenset(("ALL", "NONE", "NIL", ""))
 
 
 def _assignments(given: GivenOption, engine: str, command: Command) -> Iterator[Variable]:
-    """The variables of `-x NAME=value`, `-x NAME` (its value here), `-genv NAME value` or `--env A=1,B=2`."""
+    """Yield the variables of `-x NAME=value`, `-x NAME` (its value here), `-genv NAME value` or `--env A=1,B=2`."""
     separator = WRAPPER_SYNTAX[engine].separator
     parts = given.parts or (given.value,)
     if isinstance(given.value, Known):
@@ -310,7 +310,7 @@ def _strip_env(words: Sequence[Word], command: Command) -> tuple[Wrapper | None,
 
 
 def _leading_assignments(words: Sequence[Word]) -> tuple[tuple[Variable, ...], tuple[Word, ...]]:
-    """The variables that words of the form `NAME=value` set, and the words after them."""
+    """Return the variables that words of the form `NAME=value` set, and the words after them."""
     variables: list[Variable] = []
     for word in words:
         match = _ASSIGNMENT.match(known_prefix(word))
@@ -324,7 +324,7 @@ def _leading_assignments(words: Sequence[Word]) -> tuple[tuple[Variable, ...], t
 
 
 def _split_words(given: GivenOption) -> list[Word]:
-    """The words of `env -S "A=1 torchrun"`."""
+    """Return the words of `env -S "A=1 torchrun"`."""
     try:
         pieces = shlex.split(str(given.value.value)) if isinstance(given.value, Known) else []
     except ValueError:
@@ -337,7 +337,7 @@ _CONTAINER_PREFIXES = ("SINGULARITYENV_", "APPTAINERENV_")
 
 
 def environment_of(command: Command, wrappers: Sequence[Wrapper], tree: Tree | None = None) -> dict[str, Variable]:
-    """The variables that the started program sees: the command's own, with those that wrappers add or clear.
+    """Return the variables that the started program sees: the command's own, with those that wrappers add or clear.
 
     Args:
         command: the command, with the variables that its first wrapper sees.
@@ -360,8 +360,8 @@ def environment_of(command: Command, wrappers: Sequence[Wrapper], tree: Tree | N
 
 
 def passed_environment(command: Command, tree: Tree) -> tuple[Mapping[str, Variable], frozenset[str]] | None:
-    """The variables that the wrappers of this one command pass on, and the names that their options set; None without
-    wrappers.
+    """Return the variables that the wrappers of this one command pass on, and the names that their options set; None
+    without wrappers.
     """
     own = [wrapper for wrapper in strip_wrappers(command).wrappers if wrapper.command is command]
     if not own:
@@ -380,7 +380,7 @@ def _prefixed_variables(seen: Mapping[str, Variable]) -> dict[str, Variable]:
 
 
 def _file_variables(wrapper: Wrapper, tree: Tree) -> Iterator[Variable]:
-    """The variables in the files of `--env-file`."""
+    """Yield the variables in the files of `--env-file`."""
     line = LaunchLine("", wrapper.command.words, wrapper.command)
     for given in wrapper.scanned.every("env_file"):
         for path in paths_of(given.value, given.parts):
@@ -390,7 +390,7 @@ def _file_variables(wrapper: Wrapper, tree: Tree) -> Iterator[Variable]:
 
 
 def _begins_arguments(word: Word) -> bool:
-    """Whether a word may follow a launcher: an option, a script, or an unknown word."""
+    """Return whether a word may follow a launcher: an option, a script, or an unknown word."""
     text = text_of(word)
     return text is None or text.startswith("-") or text.endswith(".py")
 
@@ -402,7 +402,9 @@ _SUBCOMMANDS: dict[str, list[str]] = _PROGRAMS["subcommands"]
 
 
 def find_launcher(words: Sequence[Word], is_launcher: Callable[[str], bool]) -> int | None:
-    """The index of a launcher after an unknown prefix (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`), or None."""
+    """Return the index of a launcher after an unknown prefix (`$PREFIX torchrun ...`, `./wrap.sh torchrun ...`), or
+    None.
+    """
     if not words or only_mentions_programs(program_name(words)) or program_name(words) in WRAPPER_SYNTAX:
         return None
     words = words[:_MAX_WORDS]

@@ -21,7 +21,7 @@ _LOCAL_RANK = ("--local_rank", "--local-rank")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about options and their defaults."""
+    """Yield all claims about options and their defaults."""
     for call in module.calls:
         if not isinstance(call.func, ast.Attribute):
             continue
@@ -69,7 +69,7 @@ _NAMED = re.compile(r"\blocal_rank\b")
 
 
 def _is_read(module: Module, call: ast.Call) -> bool:
-    """Whether the program may read the local rank that an option gives it."""
+    """Return whether the program may read the local rank that an option gives it."""
     if argument(call, "dest") is not None or any(map(_READERS.search, imports.libraries(module))):
         return True
     modules, complete = imports.texts_of_modules(module)

@@ -91,7 +91,7 @@ class Calls(NamedTuple):
 
 @functools.cache
 def calls() -> Calls:
-    """The table, read once."""
+    """Return the table, read once."""
     table = toml.beside(__file__, "called_settings.toml")
     rows: dict[str, list[Called]] = {}
     by_name: dict[str, list[Called]] = {}
@@ -106,8 +106,8 @@ def calls() -> Calls:
 
 
 @functools.cache
-def _of_others() -> re.Pattern[str]:
-    """What a script with calls of other libraries imports: the names of their families, and three more."""
+def _library_pattern() -> re.Pattern[str]:
+    """Return a pattern for imports of libraries with known calls: the names of their families, and three more."""
     names = {"peft", "trl", "evaluate", *calls().families.values()} - {"ray"}
     return re.compile("|".join((*sorted(names), r"\bray\b")))
 
@@ -128,16 +128,16 @@ ITEMS = "count"
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The arguments of every call of Paddle's, and of Hugging Face's and Lightning's, in the tables."""
+    """Yield the arguments of every call of Paddle's, and of Hugging Face's and Lightning's, in the tables."""
     used = calls().paddle if "paddle" in module.file.text else ()
-    if _of_others().search(module.file.text) is not None:
+    if _library_pattern().search(module.file.text) is not None:
         used += tuple(calls().families)
     if used:
         yield from _claims(module, used)
 
 
 def torch_claims(module: Module) -> Iterator[Claim]:
-    """The arguments of every call of torch and its neighbours in the table."""
+    """Yield the arguments of every call of torch and its neighbours in the table."""
     used = tuple(library for library in _LIBRARIES if library in module.file.text)
     if used:
         yield from _claims(module, tuple(name for name in calls().torch if name.startswith(used)))
@@ -147,7 +147,7 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
     found: list[tuple[Called, ast.Call]] = []
     for call in module.calls:
         name = module.name(call.args[0]) if _is_built(module, call) else module.called(call)
-        made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended(module, call)
+        made = [(name, called) for called in calls().by_name.get(last(name), ())] or _extended_rows(module, call)
         for name, called in made:
             if called.framework not in frameworks or called.followed:
                 continue
@@ -158,19 +158,21 @@ def _claims(module: Module, frameworks: Sequence[str]) -> Iterator[Claim]:
                 break
     for called, call in truncate(found, _MAX_CALLS, "calls whose arguments are settings"):
         of_ranks = _condition_on_ranks(module, call)
-        for claim in _stated(module, called, call):
+        for claim in _state_setting(module, called, call):
             # Some ranks make the call for certain.
             yield replace(claim, condition="") if of_ranks and claim.condition == of_ranks else claim
 
 
-def _extended(module: Module, call: ast.Call) -> list[tuple[str, Called]]:
-    """The rows of what the called class of the script extends, with the name of that."""
+def _extended_rows(module: Module, call: ast.Call) -> list[tuple[str, Called]]:
+    """Return the rows of the class that the script's called class extends, with the name of that class."""
     names = [module.name(base) for base in _bases(module, call)]
     return [(name, called) for name in names for called in calls().by_name.get(last(name), ()) if called.extended]
 
 
 def _condition_on_ranks(module: Module, call: ast.Call) -> str:
-    """The condition of a call, if some ranks certainly fulfil it and it is about nothing else; otherwise empty."""
+    """Return the condition of a call, if some ranks certainly fulfil it and it is about nothing else; otherwise
+    empty.
+    """
     guard, condition = ranks_of(module).guard_of(call), module.condition(call)
     if guard.test is None:
         return ""
@@ -184,7 +186,7 @@ def _condition_on_ranks(module: Module, call: ast.Call) -> str:
     return condition if condition in (test, f"not ({test})") else ""
 
 
-def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
+def _state_setting(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     prefix = f"{SETTING_PREFIX}{called.framework}."
     built = _is_built(module, call)
     whole = (
@@ -195,7 +197,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     place = module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE)
     yield module.claim(f"{prefix}{CALL}", whole, call.func, source=SOURCE, because=(place,))
     yield module.claim(f"{prefix}function", module.called(call), call.func, source=SOURCE, because=(place,))
-    owner = _made(module, call.func.value) if isinstance(call.func, ast.Attribute) else None
+    owner = _assigned_value(module, call.func.value) if isinstance(call.func, ast.Attribute) else None
     if isinstance(owner, ast.Call):
         yield module.claim(f"{prefix}owner", last(module.called(owner)), call.func, source=SOURCE, because=(place,))
     reached_by = ranks_of(module).guard_of(call).who
@@ -217,7 +219,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
     if called.under and _is_outside(module, call, called.under):
         facts["outside"] = True
     if called.looks_for:
-        facts["found"] = _found(module, called.looks_for)
+        facts["found"] = _made_calls(module, called.looks_for)
     for name, value in facts.items():
         key = f"{prefix}{name}"
         yield module.claim(key, value, call.func, source=SOURCE, because=(place,), condition=condition)
@@ -225,7 +227,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
         yield from _argument(module, f"{prefix}{key}", given, (place,), 0)
         yield from _about_ranks(module, f"{prefix}{key}", given, place)
         if key in called.beside:
-            yield from _beside(module, f"{prefix}{key}.beside", given, place)
+            yield from _from_settings_file(module, f"{prefix}{key}.beside", given, place)
         if called.uses and isinstance(value_of(given), ast.Name):
             name = dotted(value_of(given))
             yield from _uses(module, f"{prefix}{key}.before", name, call, place, before=True)
@@ -244,7 +246,7 @@ def _stated(module: Module, called: Called, call: ast.Call) -> Iterator[Claim]:
 
 
 def _is_unused(module: Module, call: ast.Call) -> bool:
-    """Whether what a call makes gets a name of its own, and nothing is done with it but setting its attributes."""
+    """Return whether the result of a call gets a name that is used only to set its attributes."""
     parent, name = module.parent(call), module.bound_to(call)
     in_class = isinstance(parent, ast.Assign) and isinstance(module.parent(parent), ast.ClassDef)
     if not isinstance(parent, ast.Assign) or in_class or not name.isidentifier():
@@ -254,7 +256,7 @@ def _is_unused(module: Module, call: ast.Call) -> bool:
 
 
 def _is_made_again(module: Module, call: ast.Call) -> bool:
-    """Whether another call of the same function has the same first argument, a constant.
+    """Return whether another call of the same function has the same first argument, a constant.
 
     Without a first argument it is the name, of another item of the same list: `[Table(name="a"), Table(name="a")]`.
     """
@@ -271,7 +273,7 @@ def _is_made_again(module: Module, call: ast.Call) -> bool:
 
 
 def _calls_inside(module: Module, call: ast.Call) -> tuple[str, ...]:
-    """The names of what is called in the block of a `with` that makes this call."""
+    """Return the names of what is called in the block of a `with` that makes this call."""
     item = module.parent(call)
     outer = module.parent(item) if isinstance(item, ast.withitem) else None
     if not isinstance(outer, ast.With):
@@ -281,7 +283,7 @@ def _calls_inside(module: Module, call: ast.Call) -> tuple[str, ...]:
 
 
 def _is_outside(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
-    """Whether the function of a call has a `with` of one of these names, and the call is in none."""
+    """Return whether the function of a call has a `with` of one of these names, and the call is in none."""
     blocks = [
         outer
         for outer in module.nodes(ast.With)
@@ -294,7 +296,7 @@ def _is_outside(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
 
 
 def _is_set(module: Module, node: ast.Name) -> bool:
-    """Whether a name stands where one of its attributes is assigned: `name.a.b = 1`, `name.a["b"] = 1`."""
+    """Return whether one of a name's attributes is assigned at this name: `name.a.b = 1`, `name.a["b"] = 1`."""
     outer = module.parent(node)
     while isinstance(outer, (ast.Attribute, ast.Subscript)):
         if isinstance(outer.ctx, ast.Store):
@@ -303,8 +305,8 @@ def _is_set(module: Module, node: ast.Name) -> bool:
     return False
 
 
-def _found(module: Module, names: Sequence[str]) -> Value:
-    """Which of these calls the script makes, or a module of the user's own that it imports speaks of."""
+def _made_calls(module: Module, names: Sequence[str]) -> Value:
+    """Return which of these calls the script makes, or a module of the user's own that it imports mentions."""
     modules, complete = imports.texts_of_modules(module)
     text = "\n".join(each.text for each in modules)
     found = [name for name in names if module.named(name) or re.search(rf"(?<!def )\b{name}\(", text)]
@@ -314,12 +316,12 @@ def _found(module: Module, names: Sequence[str]) -> Value:
 
 
 def _is_built(module: Module, call: ast.Call) -> bool:
-    """Whether NeMo-Run makes the object later, which other statements may change until then."""
+    """Return whether NeMo-Run makes the object later, which other statements may change until then."""
     return module.called(call) in _BUILDERS and bool(call.args)
 
 
 def _results(module: Module, call: ast.Call) -> list[str]:
-    """The names that what a call makes gets; several for `engine, optimizer, *_ = initialize(...)`."""
+    """Return the names assigned to the result of a call; several for `engine, optimizer, *_ = initialize(...)`."""
     parent = module.parent(call)
     target = parent.targets[0] if isinstance(parent, ast.Assign) else None
     if isinstance(target, ast.Tuple) and target.elts:
@@ -328,15 +330,9 @@ def _results(module: Module, call: ast.Call) -> list[str]:
 
 
 def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
-    """What an argument has to do with ranks.
-
-    `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for what is computed from one.
-    `KEY.variable` is the variable that it is read from, `KEY.divided_by` the function by whose result it is divided.
-    `KEY.is_list` is stated for a list, `KEY.repeated` where it has one object several times, and `KEY.chosen_by` where
-    `a if rank == 0 else None` leaves it out by the rank.
-    """
+    """Yield the relation of an argument to ranks."""
     written = value_of(given)
-    made = _made(module, written)
+    made = _assigned_value(module, written)
     facts: dict[str, Value] = {}
     if is_rank(module, written) or is_rank(module, made):
         facts["rank"] = Known("local" if is_local(module, written) else "global")
@@ -370,9 +366,9 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
         )
 
 
-def _beside(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
-    """What the one file of settings near the script has for an argument, or for each item of a list."""
-    made = _made(module, value_of(given))
+def _from_settings_file(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
+    """Yield the value of an argument, or of each item of a list, in the only settings file near the script."""
+    made = _assigned_value(module, value_of(given))
     items = made.elts if isinstance(made, (ast.List, ast.Tuple)) else [made]
     entries = [setting_of(module, item) for item in items if isinstance(item, ast.Subscript)]
     found = [entry.node.value for entry in entries if entry is not None]
@@ -384,7 +380,7 @@ def _beside(module: Module, key: str, given: ast.keyword | ast.expr, place: Clai
 
 
 def _parts(made: ast.expr) -> Iterator[ast.AST]:
-    """An expression and what it is computed from, but not from what its numbers are drawn and where they lie."""
+    """Yield an expression and what it is computed from, but not from what its numbers are drawn and where they lie."""
     pending: list[ast.AST] = [made]
     while pending:
         node = pending.pop()
@@ -397,9 +393,8 @@ def _parts(made: ast.expr) -> Iterator[ast.AST]:
 
 
 def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, before: bool) -> Iterator[Claim]:
-    """What is done with an object in the function of a call, before or after it: `.half()`, `clip_grad_norm_(_.x())`.
-
-    The name of the object is left out where a method of it is called, and is `_` in the arguments of another call.
+    """Yield the uses of an object in the function of a call, before or after it: `.half()`,
+    `clip_grad_norm_(_.x())`.
     """
     around = enclosing(module, call)
     found: list[str] = []
@@ -422,13 +417,15 @@ def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, 
 
 
 def _is_used_elsewhere(module: Module, name: str, around: ast.AST | None) -> bool:
-    """Whether functions other than the one around a call use the object of this name: of an attribute, any may."""
+    """Return whether functions other than the one around a call use the object of this name: of an attribute, any
+    may.
+    """
     loads = (node for node in module.nodes(ast.Name) if node.id == name and isinstance(node.ctx, ast.Load))
     return "." in name or any(enclosing(module, node) is not around for node in loads)
 
 
 def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[str]:
-    """What a call does with an object, and what a function of the script does with it that is given it."""
+    """Yield the uses of an object by a call, and by functions of the script that receive the object."""
     text = module.text(call)
     if text.startswith((f"{name}.", f"{name}(")):
         yield text.removeprefix(name)
@@ -450,7 +447,7 @@ def _uses_in(module: Module, call: ast.Call, name: str, depth: int) -> Iterator[
 
 
 def _comes_early(module: Module, call: ast.Call, called: Called) -> bool:
-    """Whether a call that should precede this one follows it in the same function, and none does precede it."""
+    """Return whether a call that should precede this one follows it in the same function, and none does precede it."""
     around, names = enclosing(module, call), called.after
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     if called.on_one_rank:
@@ -462,7 +459,7 @@ def _comes_early(module: Module, call: ast.Call, called: Called) -> bool:
 
 
 def _variables_set(module: Module, around: ast.AST, names: Sequence[str]) -> Iterator[ast.Assign]:
-    """Where a function gives a value to variables of these names: `os.environ["TF_CONFIG"] = ...`."""
+    """Yield the places where a function assigns variables of these names: `os.environ["TF_CONFIG"] = ...`."""
     for node in module.nodes(ast.Assign) if any(name.isupper() for name in names) else ():
         target = node.targets[0]
         if isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ":
@@ -472,7 +469,7 @@ def _variables_set(module: Module, around: ast.AST, names: Sequence[str]) -> Ite
 
 
 def _comes_late(module: Module, call: ast.Call, names: Sequence[str]) -> bool:
-    """Whether one of these calls certainly precedes the call in the same function."""
+    """Return whether one of these calls certainly precedes the call in the same function."""
     around = enclosing(module, call)
     others = [other for other in module.named(*names) if enclosing(module, other) is around]
     return any(other.lineno < call.lineno and not module.condition(other) for other in others)
@@ -484,7 +481,9 @@ _LOOKS = re.compile(r"eval|valid|test|predict|infer|export|save|load", re.IGNORE
 
 
 def _comes_after_loops(module: Module, call: ast.Call) -> bool:
-    """Whether a loop of the same function trained before the call, and no loop or call that may train comes after."""
+    """Return whether a loop of the same function trained before the call, and no loop or call that may train comes
+    after.
+    """
     around = enclosing(module, call)
     here = [other for other in module.calls if enclosing(module, other) is around and _may_train(module, other)]
     loops = [loop for loop in module.nodes(*LOOPS) if enclosing(module, loop) is around]
@@ -496,7 +495,7 @@ def _comes_after_loops(module: Module, call: ast.Call) -> bool:
 
 
 def _may_train(module: Module, call: ast.Call) -> bool:
-    """Whether a call is one of training, by its name, or because it gets an optimizer."""
+    """Return whether a call may be one of training, by its name, or because an optimizer is passed to it."""
     name = last(module.called(call))
     if _LOOKS.search(name) or not name:
         return False
@@ -505,7 +504,7 @@ def _may_train(module: Module, call: ast.Call) -> bool:
 
 
 def _is_reached(module: Module, place: ast.Call | ast.Assign) -> bool:
-    """Whether a call or an assignment is under no condition but that of the first rank."""
+    """Return whether a call or an assignment is under no condition but that of the first rank."""
     return not module.condition(place) or ranks_of(module).inside(place).who in _FIRST_RANKS
 
 
@@ -519,8 +518,8 @@ def _arguments(call: ast.Call, positions: Sequence[str]) -> Iterator[tuple[str, 
             yield keyword.arg, keyword
 
 
-def _comprehended(module: Module, made: ast.expr) -> int | None:
-    """The number of items of `[... for _ in range(8)]`; None for any other expression."""
+def _comprehension_items(module: Module, made: ast.expr) -> int | None:
+    """Return the number of items of `[... for _ in range(8)]`; None for any other expression."""
     loop = made.generators[0] if isinstance(made, ast.ListComp) and len(made.generators) == 1 else None
     if loop is None or loop.ifs or not isinstance(loop.iter, ast.Call) or module.called(loop.iter) != "range":
         return None
@@ -538,9 +537,9 @@ def _argument(
     at: ast.AST | None = None,
 ) -> Iterator[Claim]:
     written = value_of(given)
-    made = _made(module, written)
+    made = _assigned_value(module, written)
     value: Value = Known(SECTION) if isinstance(made, ast.Dict) else module.fold(written)
-    nested = _nested(module, made)
+    nested = _nested_claims(module, made)
     if nested is not None:
         value = nested
     claim = module.claim(key, value, at or given, source=SOURCE, because=because)
@@ -556,11 +555,11 @@ def _argument(
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(len(made.elts)), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
-        items = [item for each in made.elts if isinstance(item := _made(module, each), ast.Call)]
+        items = [item for each in made.elts if isinstance(item := _assigned_value(module, each), ast.Call)]
         if items and depth < _MAX_DEPTH:
             classes = Known(tuple(last(module.called(item)) for item in items))
             yield replace(claim, quantity=f"{key}.classes", value=classes, span=module.span(at or given))
-    length = _comprehended(module, made)
+    length = _comprehension_items(module, made)
     if length is not None:
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(length), span=module.span(at or given))
     shown = last(module.called(made)) if isinstance(made, ast.Call) else _class_named(module, made)
@@ -586,7 +585,7 @@ def _argument(
 
 
 def _read_by(module: Module, made: ast.expr) -> tuple[str, ...]:
-    """The names that a lambda, or a function of the script, reads from around it; empty for anything else."""
+    """Return the names that a lambda, or a function of the script, reads from around it; empty for anything else."""
     functions = module.outline.functions(made.id) if isinstance(made, ast.Name) else ()
     function = made if isinstance(made, ast.Lambda) else functions[0] if len(functions) == 1 else None
     if function is None:
@@ -601,7 +600,7 @@ def _read_by(module: Module, made: ast.expr) -> tuple[str, ...]:
 
 
 def _devices_around(module: Module, made: ast.Call) -> Iterator[ast.expr]:
-    """The device of `with torch.device(...):` or `with device:` around a call."""
+    """Yield the device of `with torch.device(...):` or `with device:` around a call."""
     if argument(made, "device") is not None:
         return
     for outer in module.outline.above(made):
@@ -615,8 +614,8 @@ def _devices_around(module: Module, made: ast.Call) -> Iterator[ast.expr]:
                 return
 
 
-def _made(module: Module, expression: ast.expr) -> ast.expr:
-    """What a name holds where it is used: its only assignment, or the last one above in the same function."""
+def _assigned_value(module: Module, expression: ast.expr) -> ast.expr:
+    """Return the value of a name where it is used: its only assignment, or the last one above in the same function."""
     made = module.definition(expression)
     if not isinstance(made, ast.Name) and (made is expression or made.lineno < expression.lineno):
         return made
@@ -634,15 +633,15 @@ def _made(module: Module, expression: ast.expr) -> ast.expr:
 
 
 def _bases(module: Module, made: ast.Call) -> Sequence[ast.expr]:
-    """The bases of a class of the script itself that is called."""
+    """Return the bases of a class of the script itself that is called."""
     for node in module.nodes(ast.ClassDef):
         if isinstance(made.func, ast.Name) and node.name == made.func.id:
             return node.bases
     return ()
 
 
-def _nested(module: Module, made: ast.expr) -> Value | None:
-    """A list of lists as a text, such as `0,1;2,3`; None for anything else."""
+def _nested_claims(module: Module, made: ast.expr) -> Value | None:
+    """Return a list of lists as a text, such as `0,1;2,3`; None for anything else."""
     if not isinstance(made, ast.List) or not made.elts or not all(isinstance(row, ast.List) for row in made.elts):
         return None
     rows = [module.fold(row) for row in made.elts]
@@ -652,7 +651,7 @@ def _nested(module: Module, made: ast.expr) -> Value | None:
 
 
 def _class_named(module: Module, expression: ast.expr) -> str:
-    """The name of what a script imports, or of `Role.WORKER` and `torch.float16`; empty for anything else."""
+    """Return the name of what a script imports, or of `Role.WORKER` and `torch.float16`; empty for anything else."""
     full = module.name(expression) if isinstance(expression, (ast.Name, ast.Attribute)) else ""
     name = last(full)
     if isinstance(expression, ast.Name):

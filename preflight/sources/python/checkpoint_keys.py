@@ -34,7 +34,7 @@ class _Access(NamedTuple):
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The files that a script writes and reads weights with: `saved_weights` and `loaded_weights`."""
+    """Yield the files that a script writes and reads weights with: `saved_weights` and `loaded_weights`."""
     if "DataParallel" not in module.file.text and "DistributedDataParallel" not in module.file.text:
         return
     helpers = [*modules_with(module, "torch.save("), *modules_with(module, "load_state_dict(")]
@@ -45,7 +45,7 @@ def claims(module: Module) -> Iterator[Claim]:
     for holder in {each.file.path: each for each in (*helpers, module)}.values():
         for access in _accesses(holder):
             for call in module.named(access.function.name) if access.function is not None else ():
-                model, path = (_given(access.function, call, part) for part in (access.model, access.path))
+                model, path = (_passed_argument(access.function, call, part) for part in (access.model, access.path))
                 model = access.model if end_of(access.model) == "module" else model
                 if model is not None:
                     yield from _stated(module, access, call, model, path or access.path)
@@ -74,7 +74,7 @@ def _accesses(module: Module) -> Iterator[_Access]:
 
 
 def _read(module: Module, state: ast.expr) -> ast.Call | None:
-    """The `torch.load` that a state comes from, as a whole or as an entry of what was read."""
+    """Return the `torch.load` that a state comes from, as a whole or as an entry of the loaded object."""
     for _ in range(_MAX_DEPTH):
         if isinstance(state, ast.Call):
             return state if module.called(state) == "torch.load" else None
@@ -82,8 +82,10 @@ def _read(module: Module, state: ast.expr) -> ast.Call | None:
     return None
 
 
-def _given(function: Function | None, call: ast.Call, part: ast.expr) -> ast.expr | None:
-    """What a call gives for an argument of the function; None where the part is another expression."""
+def _passed_argument(function: Function | None, call: ast.Call, part: ast.expr) -> ast.expr | None:
+    """Return the argument that a call passes for a parameter of the function; None if the part is another
+    expression.
+    """
     names = [each.arg for each in function.args.args] if function is not None else []
     if not isinstance(part, ast.Name) or part.id not in names:
         return None
@@ -99,7 +101,7 @@ def _stated(module: Module, access: _Access, at: ast.Call, model: ast.expr, path
 
 
 def _kind(module: Module, model: ast.expr, at: ast.Call) -> str:
-    """Whether a model is `wrapped` or `bare` at a call; empty if that is not certain."""
+    """Return whether a model is `wrapped` or `bare` at a call; empty if that is not certain."""
     if end_of(model) == "module":
         return "bare"
     name, function = dotted(model), module.outline.function_of(at)

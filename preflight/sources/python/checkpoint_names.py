@@ -25,7 +25,7 @@ _MAX_DEPTH = 6
 
 
 class _File(NamedTuple):
-    """A call with the last part of the path that it gets, and whether only the first rank makes it."""
+    """A call with the last part of its path, and whether only the first rank makes the call."""
 
     call: ast.Call
     name: str
@@ -33,14 +33,16 @@ class _File(NamedTuple):
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The first load of a name of the rank that only rank 0 saves, and of one without it that each saves with it."""
+    """Yield the first load of a name of the rank that only rank 0 saves, and of one without it that each saves with
+    it.
+    """
     saves, loads = (list(_files(module, table)) for table in (_SAVES, _LOADS))
     for load in loads:
         asked = _ASKS_FIRST.search(module.condition(load.call)) is not None
         caught = any(isinstance(outer, ast.Try) for outer in module.outline.above(load.call))
         if load.who is not RankSet.ALL or asked or caught:
             continue
-        alike = [save for save in saves if _wanted(load.name).fullmatch(save.name)]
+        alike = [save for save in saves if _saved_name_pattern(load.name).fullmatch(save.name)]
         if _RANK in load.name and alike and all(save.who in _FIRST_RANKS for save in alike):
             yield module.feature("loads_file_of_rank", load.call, alike[0].call, condition="")
             return
@@ -62,18 +64,18 @@ def _files(module: Module, table: dict[str, int]) -> Iterator[_File]:
             yield _File(call, name.rpartition("/")[2], RankSet.ALL if who is RankSet.UNDECIDED is not inside else who)
 
 
-def _wanted(name: str) -> re.Pattern[str]:
-    """What a name that is loaded is saved as by rank 0: with the rank, or with its number."""
+def _saved_name_pattern(name: str) -> re.Pattern[str]:
+    """Return a pattern for the names under which rank 0 saves a loaded name: with the rank, or with its number."""
     return re.compile(re.escape(name).replace(re.escape(_RANK), f"(?:0+|{re.escape(_RANK)})"))
 
 
 def _without_rank(name: str) -> str:
-    """A name without the rank and what joins it: `model_0.pt` and `model.rank0.pt` are `model.pt`."""
+    """Return a name without the rank and what joins it: `model_0.pt` and `model.rank0.pt` are `model.pt`."""
     return re.sub(rf"[-_.]?(?:rank)?[-_]?{re.escape(_RANK)}", "", name) if _RANK in name else ""
 
 
 def _template(module: Module, expression: ast.expr, depth: int = 0) -> str | None:
-    """The text of a path, with a sign for the rank and for what is not known; None if it is not a text."""
+    """Return the text of a path, with a sign for the rank and for what is not known; None if it is not a text."""
     known = module.fold(expression)
     if isinstance(known, Known):
         return str(known.value)
@@ -94,7 +96,7 @@ def _template(module: Module, expression: ast.expr, depth: int = 0) -> str | Non
         joint = {ast.Add: "", ast.Div: "/"}.get(type(expression.op))
         return f"{left}{joint}{inner(right)}" if joint is not None else None
     if isinstance(expression, ast.Call):
-        return _of_call(module, expression, depth)
+        return _call_file(module, expression, depth)
     if isinstance(expression, (ast.Name, ast.Attribute)):
         made = module.definition(expression)
         made = module.outline.assigned_once(made) or made
@@ -105,7 +107,7 @@ def _template(module: Module, expression: ast.expr, depth: int = 0) -> str | Non
 
 
 def _is_counted(module: Module, name: ast.expr) -> bool:
-    """Whether a name goes over several ranks in a loop around it: `for rank in range(world_size)`."""
+    """Return whether a name goes over several ranks in a loop around it: `for rank in range(world_size)`."""
     targets = (getattr(outer, "target", None) for outer in module.outline.above(name))
     counted = [target for target in targets if isinstance(target, ast.expr)]
     for outer in module.outline.above(name):
@@ -115,7 +117,7 @@ def _is_counted(module: Module, name: ast.expr) -> bool:
     )
 
 
-def _of_call(module: Module, call: ast.Call, depth: int) -> str | None:
+def _call_file(module: Module, call: ast.Call, depth: int) -> str | None:
     name, function = module.called(call), call.func
     given = [_template(module, each, depth + 1) or _OTHER for each in call.args]
     if is_rank(module, call):

@@ -56,7 +56,7 @@ class _Call(NamedTuple):
 
 @functools.cache
 def _calls() -> dict[str, tuple[_Call, ...]]:
-    """The rows by the names in them."""
+    """Return the rows by the names in them."""
     found: dict[str, tuple[_Call, ...]] = {}
     for row in toml.beside(__file__, "collectives.toml")["call"]:
         call = _Call(
@@ -75,7 +75,9 @@ def _calls() -> dict[str, tuple[_Call, ...]]:
 
 
 def _row_of(module: Module, call: ast.Call) -> _Call | None:
-    """The row of a call that every rank has to make; None for any other, and for one within a group of its own."""
+    """Return the row of a call that every rank has to make; None for any other, and for one within a group of its
+    own.
+    """
     name = module.called(call)
     for row in _calls()[_ITSELF]:
         if row.made_by & _makers_of(module, module.name(call.func), call):
@@ -97,7 +99,7 @@ def _row_of(module: Module, call: ast.Call) -> _Call | None:
 
 
 def _is_part(module: Module, call: ast.Call) -> bool:
-    """Whether a call is made through a communicator of MPI that has a part of the ranks."""
+    """Return whether a call is made through a communicator of MPI that has a part of the ranks."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
     if not isinstance(receiver, (ast.Name, ast.Attribute)):
         return receiver is not None and end_of(getattr(receiver, "func", receiver)).startswith(_PARTS)
@@ -111,7 +113,7 @@ _PARTS = ("Split", "Create", "Intercomm", "Spawn", "Get_parent", "Sub")
 
 
 def _is_on(given: ast.keyword | ast.expr | None) -> bool:
-    """Whether an argument is given, and is not False."""
+    """Return whether an argument is passed and is not False."""
     written = None if given is None else value_of(given)
     return written is not None and not (isinstance(written, ast.Constant) and not written.value)
 
@@ -121,7 +123,7 @@ _OF_A_GROUP = re.compile(r"group$|^(?:tp|pp|dp|ep|cp|leaders?|sub_?comm)$")
 
 
 def _is_of_group(call: ast.Call) -> bool:
-    """Whether only the ranks of a group make the call."""
+    """Return whether only the ranks of a group make the call."""
     short = end_of(call.func)
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
     if receiver is not None and _OF_A_GROUP.search(
@@ -138,7 +140,7 @@ def _is_of_group(call: ast.Call) -> bool:
 
 
 def _makers(module: Module, call: ast.Call) -> frozenset[str]:
-    """What is called to make the object whose method a call is: `model, opt = deepspeed.initialize(...)`."""
+    """Return the calls that create the object whose method a call is: `model, opt = deepspeed.initialize(...)`."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if owner is None:
         return frozenset()
@@ -152,16 +154,16 @@ def _makers(module: Module, call: ast.Call) -> frozenset[str]:
 
 
 def _makers_of(module: Module, name: str, at: ast.AST) -> frozenset[str]:
-    """What is called to make the object of a variable: in the same function, if it is made there."""
-    made = _made(module).get(name, ())
+    """Return the calls that create the object of a variable: in the same function, if it is created there."""
+    made = _creating_calls(module).get(name, ())
     function = module.outline.function_of(at)
     here = [makers for around, makers in made if around is function]
     return frozenset().union(*(here or [makers for _, makers in made]))
 
 
 @functools.lru_cache(maxsize=1)
-def _made(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str]]]]:
-    """What is called to make the object of each variable, and in which function."""
+def _creating_calls(module: Module) -> dict[str, list[tuple[Function | None, frozenset[str]]]]:
+    """Return the calls that create the object of each variable, and their functions."""
     found: dict[str, list[tuple[Function | None, frozenset[str]]]] = {}
     for node in module.nodes(ast.Assign):
         target = node.targets[0]
@@ -179,7 +181,7 @@ _SUBGROUP = re.compile(r"\.(Split\w*|Create\w*|new_group|new_subgroups\w*)\(")
 
 
 def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = ()) -> bool:
-    """Whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`.
+    """Return whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`.
 
     Args:
         made_with: the keywords of the call that made the object whose method is called.
@@ -208,18 +210,20 @@ def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = 
 
 
 def is_collective(module: Module, call: ast.Call) -> bool:
-    """Whether every rank of the job communicates in this call, not only a subgroup, and not to set something up."""
+    """Return whether every rank of the job communicates in this call, not only a subgroup, and not to set something
+    up.
+    """
     row = _row_of(module, call)
     return row is not None and not row.setup and not row.made_by and not row.divided
 
 
 def collectives(module: Module) -> Iterator[ast.Call]:
-    """The calls of a script that are collectives, name by name."""
+    """Yield the calls of a script that are collectives, name by name."""
     return (call for call in module.named(*_calls()) if is_collective(module, call))
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about collectives that hang."""
+    """Yield all claims about collectives that hang."""
     word = _COMMUNICATES.search(module.file.text)
     if word is not None:
         yield module.claim("communicates", True, module.tree, spelling=word.group(), condition="")
@@ -231,10 +235,10 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _guarded_collectives(module: Module) -> Iterator[Claim]:
-    """Calls that every rank has to make, where only some come."""
+    """Yield calls that every rank has to make, where only some come."""
     found: dict[int, list[tuple[ast.Call, _Call, RankSet, ast.expr]]] = {}
     themselves = frozenset().union(*(row.made_by for row in _calls()[_ITSELF]))
-    objects = {name for name, made in _made(module).items() if any(makers & themselves for _, makers in made)}
+    objects = {name for name, made in _creating_calls(module).items() if any(makers & themselves for _, makers in made)}
     called = [call for call in module.calls if objects and module.name(call.func) in objects]
     operations = _operations(module)
     for call in (*module.named(*_calls()), *called, *operations):
@@ -271,14 +275,16 @@ _OPERATION = re.compile(r"horovod\.tensorflow\.(?:broadcast|allreduce|allgather)
 
 
 def _operations(module: Module) -> list[ast.Call]:
-    """`session.run(op)` of an operation of Horovod that was made before, as TensorFlow 1 does."""
+    """Return `session.run(op)` of an operation of Horovod that was made before, as TensorFlow 1 does."""
     runs = module.named("run") if "horovod.tensorflow" in module.file.text else []
     made = [(call, module.definition(call.args[0])) for call in runs if call.args]
     return [call for call, item in made if isinstance(item, ast.Call) and _OPERATION.match(module.called(item))]
 
 
 def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
-    """The lowest rank that does not reach a call under a condition like `rank < 2`; None if that is not known."""
+    """Return the lowest rank that does not reach a call under a condition like `rank < 2`; None if that is not
+    known.
+    """
     child: ast.AST = call
     for outer in module.outline.above(call):
         if isinstance(outer, ast.If) and outer.test is test:
@@ -289,17 +295,17 @@ def _left_out(module: Module, call: ast.Call, test: ast.expr) -> int | None:
 
 
 def _in_loops_by_rank(module: Module) -> Iterator[Claim]:
-    """Collectives in a loop that runs another number of times on every rank: `for i in range(10 + rank)`."""
+    """Yield collectives in a loop whose number of rounds depends on the rank: `for i in range(10 + rank)`."""
     counts = [loop.iter for loop in module.nodes(ast.For) if _depends_on_rank(module, loop.iter)]
     # With two of them, `range(rank)` and `range(rank, world)`, the ranks take turns.
     for call in collectives(module) if len(counts) == 1 else ():
         if any(isinstance(outer, ast.For) and outer.iter is counts[0] for outer in module.outline.above(call)):
-            because = module.claim("checkpoint_guard", "another number of steps", counts[0], condition="")
+            because = module.claim("checkpoint_guard", "a different number of steps", counts[0], condition="")
             yield module.claim("collective_in_rank_loop", True, call, because=(because,))
 
 
 def _depends_on_rank(module: Module, count: ast.expr) -> bool:
-    """Whether this is a range whose bounds contain the rank."""
+    """Return whether this is a range whose bounds contain the rank."""
     if not isinstance(count, ast.Call) or end_of(count.func) != "range":
         return False
     nodes = [node for bound in count.args[:2] for node in ast.walk(bound)]
@@ -307,7 +313,7 @@ def _depends_on_rank(module: Module, count: ast.expr) -> bool:
 
 
 def _orders_in_branches(module: Module) -> Iterator[Claim]:
-    """A condition on the rank whose two branches make different collectives, one after the other."""
+    """Yield a condition on the rank whose two branches make different collectives, one after the other."""
     for branch in module.nodes(ast.If):
         if not branch.orelse or ranks_where_true(module, branch.test) in (RankSet.ALL, RankSet.UNDECIDED):
             continue
@@ -327,7 +333,7 @@ def _orders_in_branches(module: Module) -> Iterator[Claim]:
 
 
 def _sequence(module: Module, statements: list[ast.stmt]) -> list[ast.Call]:
-    """The collectives that a branch certainly makes; empty if a call in it may make another."""
+    """Return the collectives that a branch certainly makes; empty if a call in it may make another."""
     found: list[ast.Call] = []
     for statement in statements:
         if not isinstance(statement, (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign)):
@@ -344,7 +350,9 @@ def _sequence(module: Module, statements: list[ast.stmt]) -> list[ast.Call]:
 
 
 def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
-    """`if trainer.is_world_process_zero(): trainer.save_model()`, which gathers a sharded model from all ranks."""
+    """Yield `if trainer.is_world_process_zero(): trainer.save_model()`, which gathers a sharded model from all
+    ranks.
+    """
     trainers = {module.bound_to(call) for call in module.calls if last(module.called(call)).endswith("Trainer")} - {""}
     for call in module.named("save_model") if trainers else ():
         if dotted(call.func.value if isinstance(call.func, ast.Attribute) else None) not in trainers:
@@ -357,14 +365,16 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
 
 
 def comes_round(test: ast.expr) -> bool:
-    """Whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
+    """Return whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's
+    `sync_gradients`.
+    """
     if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
         return True
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Mod)
 
 
 def _has_counterpart(module: Module, call: ast.Call) -> bool:
-    """Whether another branch of a condition around a call may contain the counterpart for the other ranks."""
+    """Return whether another branch of a condition around a call may contain the counterpart for the other ranks."""
     child: ast.AST = call
     for outer in module.outline.above(call):
         if isinstance(outer, ast.If) and child is not outer.test:
@@ -378,7 +388,9 @@ def _has_counterpart(module: Module, call: ast.Call) -> bool:
 
 
 def is_met_in_loop(tree: ast.AST, call: ast.Call, test: ast.expr) -> bool:
-    """Whether the loop around a condition has the same call outside of it, where the other ranks come next."""
+    """Return whether the loop around a condition makes the same call outside the condition, where the other ranks
+    arrive next.
+    """
     holds = [loop for loop in ast.walk(tree) if isinstance(loop, (ast.For, ast.While)) and call in ast.walk(loop)]
     guarded = [node for loop in holds[-1:] for node in ast.walk(loop) if isinstance(node, ast.If) and node.test is test]
     inside = {node for each in guarded for node in ast.walk(each)}
@@ -387,7 +399,7 @@ def is_met_in_loop(tree: ast.AST, call: ast.Call, test: ast.expr) -> bool:
 
 
 def _collectives_in_finally(module: Module) -> Iterator[Claim]:
-    """`finally: destroy_process_group()`, or a barrier there, reached when the rank has failed."""
+    """Yield `finally: destroy_process_group()`, or a barrier there, reached when the rank has failed."""
     if not module.nodes(ast.Try):
         return
     wrappers: dict[str, str] = {}
@@ -416,13 +428,13 @@ def _collectives_in_finally(module: Module) -> Iterator[Claim]:
 
 
 def _is_of_own_process(module: Module, name: str) -> bool:
-    """Whether a function is what a process that the ranks start runs: `Process(target=save)`."""
+    """Return whether a function is what a process that the ranks start runs: `Process(target=save)`."""
     given = (argument(call, "target", 1) for call in module.named("Process", "Thread"))
     return any(each is not None and end_of(value_of(each)) == name for each in given)
 
 
 def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
-    """The call itself, if it is in the `finally` or `except` of a `try` that trains."""
+    """Return the call itself, if it is in the `finally` or `except` of a `try` that trains."""
     child: ast.AST = call
     for outer in module.outline.above(call):
         if isinstance(child, ast.stmt) and _after_swallowed(module, child):
@@ -439,7 +451,7 @@ def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
 
 
 def _after_swallowed(module: Module, statement: ast.stmt) -> bool:
-    """Whether it follows a `try` that trains and whose handler swallows any error."""
+    """Return whether it follows a `try` that trains and whose handler swallows any error."""
     before = module.outline.before(statement)
     if not isinstance(before, ast.Try) or before.orelse or not _trains(before.body):
         return False
@@ -461,7 +473,7 @@ def _leaves(handler: ast.ExceptHandler) -> bool:
 
 
 def _trains(statements: list[ast.stmt]) -> bool:
-    """Whether these statements do more than close resources."""
+    """Return whether these statements do more than close resources."""
     calls = [node for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
     names = {end_of(call.func) for call in calls}
     return bool(names - {"barrier", "destroy_process_group", "synchronize", "print", "info", "close", "is_initialized"})
@@ -481,7 +493,7 @@ _FAILURES = frozenset(("Exception", "BaseException", "RuntimeError", "OutOfMemor
 
 
 def swallowed_failures(module: Module) -> Iterator[Claim]:
-    """Handlers that continue a loop after a step has failed on this rank alone."""
+    """Yield handlers that continue a loop after a step has failed on this rank alone."""
     if not module.nodes(ast.ExceptHandler) or _DISTRIBUTED.search(module.file.text) is None:
         return
     steps = [*module.named("backward"), *collectives(module)]
@@ -497,10 +509,10 @@ def swallowed_failures(module: Module) -> Iterator[Claim]:
                 by_try.setdefault(id(outer), call)
             child = outer
     for handler in module.nodes(ast.ExceptHandler):
-        yield from _swallowed(module, handler, by_try)
+        yield from _swallowed_failure(module, handler, by_try)
 
 
-def _swallowed(module: Module, handler: ast.ExceptHandler, by_try: Mapping[int, ast.Call]) -> Iterator[Claim]:
+def _swallowed_failure(module: Module, handler: ast.ExceptHandler, by_try: Mapping[int, ast.Call]) -> Iterator[Claim]:
     caught = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {end_of(each) if each is not None else "Exception" for each in caught}
     guarded = module.outline.parent(handler)
@@ -524,7 +536,7 @@ def _in_function(module: Module, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _ends_or_agrees(module: Module, handler: ast.ExceptHandler) -> bool:
-    """Whether a handler ends the process, re-raises the failure, or lets the ranks agree on it."""
+    """Return whether a handler ends the process, re-raises the failure, or lets the ranks agree on it."""
     for node in (each for statement in handler.body for each in ast.walk(statement)):
         if isinstance(node, (ast.Raise, ast.Return, ast.Break)):
             return True
@@ -542,7 +554,9 @@ _CHANGES_WEIGHTS = re.compile(r"step|minimize|apply_gradients|update|optimi[sz]e
 
 
 def _is_trained(module: Module, step: ast.Call) -> bool:
-    """Whether weights change by the gradients: what only measures a pass may do so on a model that is not wrapped."""
+    """Return whether weights change by the gradients: what only measures a pass may do so on a model that is not
+    wrapped.
+    """
     function = module.outline.function_of(step)
     callers = module.outline.calls_named(function.name) if function is not None else ()
     names = [function.name] if function is not None else []
@@ -559,7 +573,7 @@ _AT_ONCE = re.compile(r"\b[iI]?(?:[iI]send|[iI]recv|[sS]endrecv\w*|batch_isend_i
 
 
 def exchanges(module: Module) -> Iterator[Claim]:
-    """The first pair of a send and a receive that every rank makes in the same order."""
+    """Yield the first pair of a send and a receive that every rank makes in the same order."""
     sends = [call for call in module.named("send", *_MPI_SENDS) if _is_for_all(module, call, "dest", "dst")]
     receives = [call for call in module.named(*_MPI_RECEIVES) if _is_for_all(module, call, "source", "src")]
     for send in sends:
@@ -582,14 +596,14 @@ def exchanges(module: Module) -> Iterator[Claim]:
 
 
 def _owner(module: Module, call: ast.Call) -> str:
-    """The library, or the communicator, through which ranks exchange."""
+    """Return the library, or the communicator, through which ranks exchange."""
     name = module.called(call)
     library = next((each for each in _LIBRARIES if name.startswith(each)), "")
     return library or (dotted(call.func.value) if isinstance(call.func, ast.Attribute) else "")
 
 
 def _is_for_all(module: Module, call: ast.Call, *names: str) -> bool:
-    """Whether every rank makes a call, and each with another rank: `(rank + 1) % size`, `rank ^ 1`."""
+    """Return whether every rank makes a call, and each with another rank: `(rank + 1) % size`, `rank ^ 1`."""
     owner = _owner(module, call)
     known = owner in _LIBRARIES or ("mpi4py" in module.file.text or re.search(r"comm", owner, re.IGNORECASE))
     given = next((found for name in names if (found := argument(call, name, 1)) is not None), None)
@@ -617,14 +631,14 @@ def _is_rank(module: Module, expression: ast.expr) -> bool:
 
 
 def _follows(module: Module, first: ast.Call, second: ast.Call) -> bool:
-    """Whether two calls are statements of one block, with nothing between that sends and receives at once."""
+    """Return whether two calls are statements of one block, with nothing between that sends and receives at once."""
     one, other = _statement(module, first), _statement(module, second)
     if one is None or other is None:
         return False
     following = module.outline.following(one)
     index = next((number for number, each in enumerate(following) if each is other), None)
     between = " ".join(module.source(each) for each in following[:index]) if index is not None else ""
-    return index is not None and _AT_ONCE.search(between) is None and _AT_ONCE.search(_above(module, one)) is None
+    return index is not None and _AT_ONCE.search(between) is None and _AT_ONCE.search(_text_above(module, one)) is None
 
 
 def _statement(module: Module, call: ast.Call) -> ast.stmt | None:
@@ -634,8 +648,8 @@ def _statement(module: Module, call: ast.Call) -> ast.stmt | None:
     return parent if isinstance(parent, (ast.Expr, ast.Assign)) else None
 
 
-def _above(module: Module, statement: ast.stmt) -> str:
-    """The text of the block before a statement, in which a receive may have been posted."""
+def _text_above(module: Module, statement: ast.stmt) -> str:
+    """Return the text of the block before a statement, where a receive may have been posted."""
     before, texts = module.outline.before(statement), []
     while before is not None:
         texts.append(module.source(before))

@@ -40,12 +40,12 @@ class Tree:
     members: dict[str, Tree] = field(default_factory=dict)
 
     def copy(self) -> Tree:
-        """A copy that can be changed independently."""
+        """Return a copy that can be changed independently."""
         spend(1)
         return Tree(self.key_start, self.key_end, self.node, {key: one.copy() for key, one in self.members.items()})
 
     def as_node(self) -> Node:
-        """The object as a file would contain it."""
+        """Return the object as a file would contain it."""
         if self.node is not None and not self.members:
             return self.node
         members = tuple(
@@ -64,7 +64,7 @@ class Configuration:
 
 
 def configurations(module: Module) -> Iterator[Configuration]:
-    """Every configuration of a known framework in a module, in source order."""
+    """Yield every configuration of a known framework in a module, in source order."""
     frameworks = [item for item in PYTHON_FRAMEWORKS if any(sign in module.file.text for sign in item.imports)]
     if not frameworks:
         return
@@ -78,7 +78,7 @@ def configurations(module: Module) -> Iterator[Configuration]:
 
 
 def claims_for_node(module: Module, configuration: Configuration, scope: Scope) -> NodeClaims:
-    """The claims of one configuration."""
+    """Return the claims of one configuration."""
     node_claims = NodeClaims(module.file, configuration.framework.name, scope, strength=Strength.CONFIG)
     for key, member in keys_in_force(configuration.framework, configuration.root):
         node_claims.add_member(key.quantity, member, key.read, relation=key.relation)
@@ -104,7 +104,7 @@ class _Builder:
         self._steps = 0
 
     def all(self) -> Iterator[tuple[str, Tree]]:
-        """The configuration that each function returns, and the one that the module itself builds."""
+        """Yield the configuration that each function returns, and the one that the module itself builds."""
         for name in self._functions:
             returned = self._result(name, 0)
             if returned.members:
@@ -117,7 +117,7 @@ class _Builder:
                 yield name, tree
 
     def _result(self, name: str, depth: int, given: Mapping[str, Tree] = _NOTHING) -> Tree:
-        """The value that a function returns with its defaults, or with the arguments of a call."""
+        """Return the value that a function returns with its defaults, or with the arguments of a call."""
         if given:
             return self._evaluate(name, depth, given)
         if name not in self._returned:
@@ -137,7 +137,7 @@ class _Builder:
         return max((tree for key, tree in local.items() if key not in parameters), key=_size, default=Tree())
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, Tree]:
-        """The parameters whose default is a constant."""
+        """Return the parameters whose default is a constant."""
         arguments = function.args
         positional = [*arguments.posonlyargs, *arguments.args]
         pairs = list(zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True))
@@ -145,7 +145,7 @@ class _Builder:
         return {one.arg: Tree(node=self._leaf(default)) for one, default in pairs if isinstance(default, ast.Constant)}
 
     def _arguments(self, name: str, call: ast.Call, local: dict[str, Tree], depth: int) -> dict[str, Tree]:
-        """The arguments of a call by the names of the parameters."""
+        """Return the arguments of a call by the names of the parameters."""
         arguments = self._functions[name].args
         names = [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
         found = dict(zip(names, call.args, strict=False))
@@ -230,7 +230,7 @@ class _Builder:
         return made
 
     def _recipe(self, call: ast.Call, local: dict[str, Tree], depth: int) -> Tree:
-        """`llm.llama3_8b.pretrain_recipe(num_nodes=2, num_gpus_per_node=8)`: NeMo passes both to the trainer."""
+        """Return `llm.llama3_8b.pretrain_recipe(num_nodes=2, num_gpus_per_node=8)`: NeMo passes both to the trainer."""
         made = Tree()
         for keyword in call.keywords:
             name = _OF_RECIPES.get(keyword.arg or "")
@@ -262,7 +262,7 @@ ROLE = "recipe "
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """The claims of all configurations of a module."""
+    """Yield the claims of all configurations of a module."""
     found = list(configurations(module))
     for one in found:
         scope = WHOLE_JOB if len(found) == 1 else Scope(role=one.name)
@@ -270,7 +270,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def claims_of(module: Module, name: str) -> tuple[Claim, ...]:
-    """The claims of the recipe that a launch names."""
+    """Return the claims of the recipe that a launch names."""
     return tuple(
         claim
         for one in configurations(module)

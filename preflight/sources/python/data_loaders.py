@@ -55,7 +55,7 @@ _COUNTERS = ("range", "trange", "tqdm")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about samplers, loaders, epochs and data files."""
+    """Yield all claims about samplers, loaders, epochs and data files."""
     for call in module.calls:
         short = last(module.called(call))
         if short in _SAMPLERS:
@@ -104,7 +104,7 @@ _MAX_NAMES = 4
 
 
 def _is_drawn_again(module: Module, sampler: ast.Call, data: ast.expr) -> bool:
-    """Whether a loop makes both a sampler and its data, of the number of the round or at random."""
+    """Return whether a loop makes both a sampler and its data, of the number of the round or at random."""
     loops = [outer for outer in module.outline.above(sampler) if isinstance(outer, (ast.For, ast.AsyncFor))]
     loop = loops[-1] if loops else None
     if loop is None or module.outline.function_of(loop) is not module.outline.function_of(sampler):
@@ -150,7 +150,9 @@ def _loader(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _sampled_loaders(module: Module) -> dict[str, ast.Call]:
-    """The loaders that have a sampler and are assigned to a variable, by its name, without those for evaluation."""
+    """Return the loaders that have a sampler and are assigned to a variable, by its name, without those for
+    evaluation.
+    """
     found: dict[str, ast.Call] = {}
     for call in module.calls:
         if last(module.called(call)) not in ("DataLoader", "StatefulDataLoader"):
@@ -164,7 +166,7 @@ def _sampled_loaders(module: Module) -> dict[str, ast.Call]:
 
 
 def _epochs(module: Module, loop: _Loop, loaders: dict[str, ast.Call]) -> Iterator[Claim]:
-    """`for epoch in range(...)`, or a loop over a count with a loop over a loader in it.
+    """Yield `for epoch in range(...)`, or a loop over a count with a loop over a loader in it.
 
     A range of one value is not a loop over epochs.
     """
@@ -182,8 +184,8 @@ def _epochs(module: Module, loop: _Loop, loaders: dict[str, ast.Call]) -> Iterat
 
 
 def _runs_over_a_loader(outer: _Loop, loaders: dict[str, ast.Call]) -> bool:
-    """Whether a loop inside iterates over a loader that was made before: one made inside the loop starts again each
-    time.
+    """Return whether a loop inside iterates over a loader that was made before: one made inside the loop starts again
+    each time.
     """
     inside = {id(node) for node in ast.walk(outer)} if loaders else set()
     for loop in (node for each in outer.body for node in ast.walk(each)) if loaders else ():
@@ -196,7 +198,7 @@ def _runs_over_a_loader(outer: _Loop, loaders: dict[str, ast.Call]) -> bool:
 
 
 def _iterated_names(expression: ast.expr) -> Iterator[str]:
-    """The names that a loop iterates over: `dl`, and those inside `enumerate(dl)` or `tqdm(dl)`, but not that of
+    """Yield the names that a loop iterates over: `dl`, and those inside `enumerate(dl)` or `tqdm(dl)`, but not that of
     `len(dl)`.
     """
     if isinstance(expression, ast.Call):
@@ -268,7 +270,7 @@ _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoad
 
 
 def may_divide(text: str, *, is_followed: bool = False) -> bool:
-    """Whether a script may use something that divides data among the ranks.
+    """Return whether a script may use something that divides data among the ranks.
 
     Args:
         is_followed: whether what a loader gets, and where it goes, is known.
@@ -277,14 +279,14 @@ def may_divide(text: str, *, is_followed: bool = False) -> bool:
 
 
 def is_for_evaluation(call: ast.Call, text: str) -> bool:
-    """Whether a loader is called, or made of, something for validation or tests."""
+    """Return whether a loader is called, or made of, something for validation or tests."""
     line = text.splitlines()[call.lineno - 1] if call.lineno <= text.count("\n") + 1 else ""
     data = ast.unparse(call.args[0]) if call.args else ""
     return any(_EVALUATION_WORDS.search(each) for each in (line.partition("=")[0], data))
 
 
 def unsplit_claims(module: Module) -> Iterator[Claim]:
-    """All claims about data that is not divided among the ranks."""
+    """Yield all claims about data that is not divided among the ranks."""
     text = module.file.text
     if _DISTRIBUTED.search(text) is None:
         return
@@ -309,13 +311,13 @@ def unsplit_claims(module: Module) -> Iterator[Claim]:
 
 
 def _streams(call: ast.Call) -> bool:
-    """Whether `load_dataset` is certainly given `streaming=True`."""
+    """Return whether `load_dataset` certainly gets `streaming=True`."""
     given = next((keyword.value for keyword in call.keywords if keyword.arg == "streaming"), None)
     return isinstance(given, ast.Constant) and given.value is True
 
 
 def _shuffles_all(module: Module, call: ast.Call) -> bool:
-    """Training loaders that shuffle their data without a sampler of the rank."""
+    """Return whether a training loader shuffles its data without a sampler for the rank."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in given or len(call.args) > 3:
         return False
@@ -339,7 +341,7 @@ _RANDOM = ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler")
 
 
 def _samples_all(module: Module, sampler: ast.expr) -> bool:
-    """Whether a sampler certainly draws at random from all of the data."""
+    """Return whether a sampler certainly draws at random from all of the data."""
     made = module.definition(sampler)
     if not isinstance(made, ast.Call):
         return False
@@ -353,7 +355,7 @@ def _samples_all(module: Module, sampler: ast.expr) -> bool:
 
 
 def _web_datasets(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """A WebDataset without any division of its shards among the ranks."""
+    """Yield a WebDataset without any division of its shards among the ranks."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in given or not isinstance(call.func, (ast.Attribute, ast.Name)):
         return
@@ -384,7 +386,7 @@ _MAX_DEPTH = 4
 
 
 def batch_claims(module: Module) -> Iterator[Claim]:
-    """Each batch size that is computed from the rank: by a conditional on it, or by arithmetic with it."""
+    """Yield each batch size that is computed from the rank: by a conditional on it, or by arithmetic with it."""
     for call in module.named(*_BATCHING):
         given = argument(call, "batch_size", _BATCHING[last(module.called(call))])
         if given is None:
@@ -395,7 +397,7 @@ def batch_claims(module: Module) -> Iterator[Claim]:
 
 
 def _is_by_rank(module: Module, size: ast.expr, depth: int = 0) -> bool:
-    """Whether ranks certainly get different numbers."""
+    """Return whether ranks certainly have different numbers."""
     if depth > _MAX_DEPTH:
         return False
     if isinstance(size, ast.IfExp):
@@ -412,20 +414,20 @@ def _is_by_rank(module: Module, size: ast.expr, depth: int = 0) -> bool:
 
 
 def _is_choice(module: Module, size: ast.IfExp) -> bool:
-    """Whether this is `64 if rank == 0 else 32`: two different numbers."""
+    """Return whether this is `64 if rank == 0 else 32`: two different numbers."""
     if ranks_where_true(module, size.test) in _ALIKE:
         return False
     return _are_different(module, [size.body, size.orelse])
 
 
 def _are_different(module: Module, sizes: Sequence[ast.expr]) -> bool:
-    """Whether these are known numbers, not all of them equal."""
+    """Return whether these are known numbers, not all of them equal."""
     numbers = [alternatives(module.fold(size)) for size in sizes]
     return len(numbers) > 1 and all(len(found) == 1 for found in numbers) and len(set(numbers)) > 1
 
 
 def _is_arithmetic(module: Module, size: ast.BinOp, depth: int) -> bool:
-    """Whether this is a sum or product with the rank in it, such as `32 * (1 + fleet.worker_index())`."""
+    """Return whether this is a sum or product with the rank in it, such as `32 * (1 + fleet.worker_index())`."""
     if not isinstance(size.op, (ast.Mult, ast.Add)):
         return False
     parts = [module.definition(part) for part in (size.left, size.right)]
@@ -433,7 +435,9 @@ def _is_arithmetic(module: Module, size: ast.BinOp, depth: int) -> bool:
 
 
 def _is_assigned_by_rank(module: Module, name: ast.Name) -> bool:
-    """Whether `if rank == 0: size = 64` and another assignment in the same function give the variable its value."""
+    """Return whether `if rank == 0: size = 64` and another assignment in the same function give the variable its
+    value.
+    """
     function = module.outline.function_of(name)
     given = [
         node
@@ -446,7 +450,7 @@ def _is_assigned_by_rank(module: Module, name: ast.Name) -> bool:
 
 
 def _is_under_rank(module: Module, node: ast.AST) -> bool:
-    """Whether the innermost branch around a node depends on the rank."""
+    """Return whether the innermost branch around a node depends on the rank."""
     for outer in module.outline.above(node):
         if isinstance(outer, ast.If):
             return ranks_where_true(module, outer.test) not in _ALIKE
@@ -456,7 +460,7 @@ def _is_under_rank(module: Module, node: ast.AST) -> bool:
 
 
 def _is_returned_by_rank(module: Module, call: ast.Call) -> bool:
-    """Whether a table is asked for the rank's entry, or a function of the script returns a number by rank."""
+    """Return whether a table is asked for the rank's entry, or a function of the script returns a number by rank."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "get" and call.args and is_rank(module, call.args[0]):
         table = module.definition(call.func.value)
         return _has_different(module, table, call.args[1:2])
@@ -471,7 +475,7 @@ def _is_returned_by_rank(module: Module, call: ast.Call) -> bool:
 
 
 def _has_different(module: Module, table: ast.expr, others: Sequence[ast.expr] = ()) -> bool:
-    """Whether a literal list or dictionary has different numbers."""
+    """Return whether a literal list or dictionary has different numbers."""
     if isinstance(table, ast.Dict):
         return _are_different(module, [*table.values, *others])
     return isinstance(table, (ast.List, ast.Tuple)) and _are_different(module, table.elts)
@@ -482,7 +486,7 @@ _SHARES = ("get_file_shard", "split_files")
 
 
 def divided_claims(module: Module) -> Iterator[Claim]:
-    """The lists that ranks divide, with the number of their items.
+    """Yield the lists that ranks divide, with the number of their items.
 
     Of the lists that a function of fleet divides, those that are written in its call are settings of the call.
     """
@@ -514,7 +518,7 @@ _NUMBER = re.compile(r"(?:\w+\.)?(?:worker|trainer|node|shard|part)_?(?:id|idx|i
 
 
 def _chunks(module: Module) -> Iterator[tuple[ast.expr, ast.AST]]:
-    """`per = len(files) // ranks` and `files[rank * per : (rank + 1) * per]`."""
+    """Yield `per = len(files) // ranks` and `files[rank * per : (rank + 1) * per]`."""
     for node in module.nodes(ast.Assign):
         value, name = node.value, dotted(node.targets[0])
         if not isinstance(value, ast.BinOp) or not isinstance(value.op, ast.FloorDiv):
@@ -535,7 +539,7 @@ _INTERPRETER = re.compile(r"(?:.*/)?(?:python[\d.]*|bash|sh)")
 
 
 def pipe_programs(module: Module) -> Iterator[Claim]:
-    """Data sets of Paddle whose `pipe_command` names a program that is nowhere near the script."""
+    """Yield data sets of Paddle whose `pipe_command` names a program that is not near the script."""
     if "paddle" not in module.file.text:
         return
     for call in module.named("init", "set_pipe_command", "_set_pipe_command", "_init_distributed_settings"):
@@ -555,7 +559,7 @@ def pipe_programs(module: Module) -> Iterator[Claim]:
 
 
 def _program(command: str) -> str:
-    """The script that a command runs, as far as it is a file of the job."""
+    """Return the script that a command runs, as far as it is a file of the job."""
     try:
         words = shlex.split(command)
     except ValueError:
@@ -568,7 +572,7 @@ def _program(command: str) -> str:
 
 
 def _exists(module: Module, path: str) -> bool:
-    """Whether a relative path is a file, seen from the folder of the script, or from one above it."""
+    """Return whether a relative path is a file, seen from the folder of the script, or from one above it."""
     folder = posixpath.dirname(module.file.path)
     folders = [folder]
     while folder:
@@ -586,7 +590,7 @@ _SPAWNS = re.compile(r"spawn|forkserver")
 
 
 def datasets_on_gpu(module: Module) -> Iterator[Claim]:
-    """`gpu_in_dataset:CLASS` for each such class, and `loaded_by_workers:CLASS` for each that workers load."""
+    """Yield `gpu_in_dataset:CLASS` for each such class, and `loaded_by_workers:CLASS` for each that workers load."""
     for function in (each for name in _READS for each in module.outline.functions(name)):
         owner = module.parent(function)
         moves = [call for call in module.outline.calls_in(function) if _moves_to_gpu(module, call)]
@@ -614,7 +618,7 @@ def datasets_on_gpu(module: Module) -> Iterator[Claim]:
 
 
 def _uses_gpu(module: Module) -> bool:
-    """Whether the script itself certainly uses CUDA; a process that has not may fork workers that do."""
+    """Return whether the script itself certainly uses CUDA; a process that has not may fork workers that do."""
     return any(
         always_reached(module, call)
         and (module.called(call).endswith("cuda.set_device") or _moves_to_gpu(module, call))
@@ -624,7 +628,7 @@ def _uses_gpu(module: Module) -> bool:
 
 
 def _moves_to_gpu(module: Module, call: ast.Call) -> bool:
-    """Whether a call puts a tensor on the GPU: `x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
+    """Return whether a call puts a tensor on the GPU: `x.cuda()`, `x.to("cuda")`, `torch.zeros(1, device="cuda")`."""
     if not isinstance(call.func, ast.Attribute):
         return False
     if call.func.attr == "cuda":

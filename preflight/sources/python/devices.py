@@ -27,7 +27,7 @@ _CALLER_MASK = Unresolved("the list in CUDA_VISIBLE_DEVICES")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about the GPU that a rank uses."""
+    """Yield all claims about the GPU that a rank uses."""
     masks = sorted(_masks(module), key=lambda found: found[1])
     behind = _behind_own_mask(module, masks)
     if behind is not None:
@@ -54,7 +54,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _behind_own_mask(module: Module, masks: list[tuple[ast.expr, int]]) -> ast.AST | None:
-    """The first choice of a GPU by the rank after the same function has left one visible, by the rank as well.
+    """Return the first choice of a GPU by the rank after the same function has left one visible, by the rank as well.
 
     `os.environ["CUDA_VISIBLE_DEVICES"] = str(local_rank)` leaves a rank GPU 0 alone, unless CUDA was in use before.
     """
@@ -74,13 +74,13 @@ def _behind_own_mask(module: Module, masks: list[tuple[ast.expr, int]]) -> ast.A
 
 
 def _is_local_rank(module: Module, index: ast.expr) -> bool:
-    """Whether a text or number is the rank of a process on its node."""
+    """Return whether a text or number is the rank of a process on its node."""
     rank = _unwrap(module, index)
     return is_rank(module, rank) and is_local(module, rank)
 
 
 def _is_set(module: Module, chosen: ast.expr) -> bool:
-    """Whether a variable that is named as a rank is given a number after its rank, whatever happens."""
+    """Return whether a variable with the name of a rank is always assigned a number after its rank."""
     assigned: set[ast.AST | None] = set()
     for node in module.nodes(ast.Assign):
         if not any(dotted(target) == dotted(chosen) != "" for target in node.targets):
@@ -94,7 +94,7 @@ def _is_set(module: Module, chosen: ast.expr) -> bool:
 
 
 def _is_tried(module: Module, call: ast.Call) -> bool:
-    """Whether a call is in the body of a `try` that handles its failure."""
+    """Return whether a call is in the body of a `try` that handles its failure."""
     child, parent = module.parent(call), module.parent(call)
     while parent is not None:
         if isinstance(parent, ast.Try) and parent.handlers and child in parent.body:
@@ -104,7 +104,7 @@ def _is_tried(module: Module, call: ast.Call) -> bool:
 
 
 def _masks(module: Module) -> Iterator[tuple[ast.expr, int]]:
-    """The values of CUDA_VISIBLE_DEVICES in the script, with their lines."""
+    """Yield the values of CUDA_VISIBLE_DEVICES in the script, with their lines."""
     for node in module.nodes(ast.Assign):
         for target in node.targets:
             if not isinstance(target, ast.Subscript) or module.name(target.value) != "os.environ":
@@ -114,7 +114,7 @@ def _masks(module: Module) -> Iterator[tuple[ast.expr, int]]:
 
 
 def _selected_index(module: Module, call: ast.Call) -> Iterator[ast.expr]:
-    """The index of the GPU that a call selects."""
+    """Yield the index of the GPU that a call selects."""
     name = module.called(call)
     given: list[ast.keyword | ast.expr | None] = []
     if last(name) == "set_device" and any(library in name for library in ("cuda", "torch", "npu", "paddle")):
@@ -146,7 +146,7 @@ def _selected_index(module: Module, call: ast.Call) -> Iterator[ast.expr]:
 
 
 def _number(module: Module, chosen: ast.expr) -> Value | None:
-    """The index if it is a literal: `3`, `"cuda:3"`; GPU 0 always exists."""
+    """Return the index if it is a literal: `3`, `"cuda:3"`; GPU 0 always exists."""
     found = alternatives(module.fold(chosen))
     if len(found) != 1:
         return None
@@ -158,7 +158,7 @@ def _number(module: Module, chosen: ast.expr) -> Value | None:
 
 
 def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int]]) -> Value | None:
-    """The mask's list from which an index is taken; None if the index is not taken from one."""
+    """Return the mask's list from which an index is taken; None if the index is not taken from one."""
     expression = _unwrap(module, chosen)
     end = bisect_right(masks, getattr(chosen, "lineno", 0), key=lambda found: found[1])
     before = [mask for mask, _ in masks[max(0, end - _MAX_MASKS) : end]]
@@ -187,7 +187,7 @@ def _from_mask(module: Module, chosen: ast.expr, masks: list[tuple[ast.expr, int
 
 
 def _unwrap(module: Module, expression: ast.expr) -> ast.expr:
-    """The argument of `int(...)` and the like."""
+    """Return the argument of `int(...)` and the like."""
     for _ in range(5):
         meant = module.definition(expression)
         if isinstance(meant, ast.Call) and module.called(meant) in _CONVERSIONS and len(meant.args) == 1:
@@ -201,7 +201,7 @@ def _unwrap(module: Module, expression: ast.expr) -> ast.expr:
 
 
 def _are_same(module: Module, first: ast.expr, second: ast.expr) -> bool:
-    """Whether two expressions are the same variable, or have the same run-time value."""
+    """Return whether two expressions are the same variable, or have the same run-time value."""
     inner = second
     if isinstance(second, ast.Call) and second.args and isinstance(second.func, ast.Name):
         inner = second.args[0]
@@ -215,7 +215,7 @@ def _are_same(module: Module, first: ast.expr, second: ast.expr) -> bool:
 
 
 def _is_joined_list(module: Module, mask: ast.expr, listed: ast.expr) -> bool:
-    """Whether the mask is `",".join(...)` over that very list."""
+    """Return whether the mask is `",".join(...)` over that very list."""
     if not (isinstance(mask, ast.Call) and isinstance(mask.func, ast.Attribute) and mask.func.attr == "join"):
         return False
     names = [node for node in ast.walk(mask) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -234,7 +234,7 @@ def _indices(value: Value) -> Value:
 
 
 def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
-    """Whether the index certainly is the rank in the whole job: queried from the group, or read from RANK."""
+    """Return whether the index certainly is the rank in the whole job: queried from the group, or read from RANK."""
     meant = _unwrap(module, chosen)
     variable = variable_read(module, meant)
     if variable is not None:

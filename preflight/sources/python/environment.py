@@ -31,7 +31,7 @@ _UNSET = re.compile(r"""not \(?["'](\w{1,100})["'] in os\.environ|["'](\w{1,100}
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about `os.environ`."""
+    """Yield all claims about `os.environ`."""
     for node in module.nodes(ast.Assign):
         for target in node.targets:
             if isinstance(target, ast.Subscript) and module.name(target.value) == _ENVIRON:
@@ -85,7 +85,7 @@ def _assignment_claims(
 
 
 def _fallback(module: Module, name: str, value: ast.expr) -> ast.expr | None:
-    """The default in `os.environ["X"] = os.environ.get("X", default)`; None for anything else."""
+    """Return the default in `os.environ["X"] = os.environ.get("X", default)`; None for anything else."""
     if (
         isinstance(value, ast.Call)
         and module.called(value) in ("os.environ.get", "os.getenv")
@@ -110,7 +110,7 @@ def _as_text(item: Plain) -> str:
 
 
 def _without_secret(claim: Claim, name: str) -> Claim:
-    """The claim and the snippet of its location without the value."""
+    """Return the claim and the snippet of its location without the value."""
     return replace(
         claim,
         value=Unresolved("looks like a secret and is not kept"),
@@ -130,7 +130,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def required_claims(module: Module) -> Iterator[Claim]:
-    """One claim for each variable that a script reads and does not set, at the first location where it is read."""
+    """Yield one claim for each variable that a script reads and does not set, at the first location where it is
+    read.
+    """
     found: dict[str, ast.Subscript] = {}
     needed: dict[str, ast.Subscript] = {}
     for node in module.nodes(ast.Subscript):
@@ -158,7 +160,7 @@ _SETTING_CALLS = ("mpi_discovery", "TorchDistributedEnvironment")
 
 
 def rank_setters(module: Module) -> Iterator[Claim]:
-    """One claim for each call that sets the variables of ranks, and for each package that may set them."""
+    """Yield one claim for each call that sets the variables of ranks, and for each package that may set them."""
     for call in module.named(*_SETTING_CALLS):
         yield module.claim("rank_setter", last(module.called(call)), call)
     statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
@@ -170,7 +172,7 @@ def rank_setters(module: Module) -> Iterator[Claim]:
 
 
 def given_variables(module: Module) -> frozenset[str]:
-    """Variables of a launcher that the script itself sets, always or where they have no value."""
+    """Return variables of a launcher that the script itself sets, always or where they have no value."""
     stored = {
         str(node.slice.value)
         for node in module.nodes(ast.Subscript)
@@ -182,7 +184,7 @@ def given_variables(module: Module) -> frozenset[str]:
 
 
 def _variables_with_defaults(module: Module) -> Iterator[str]:
-    """Variables to which the script assigns a value if they have none."""
+    """Yield variables that the script assigns only if they are unset."""
     for call in module.calls:
         first = call.args[0] if call.args else None
         if module.called(call) in ("os.environ.setdefault", "os.putenv") and isinstance(first, ast.Constant):
@@ -192,7 +194,7 @@ def _variables_with_defaults(module: Module) -> Iterator[str]:
 
 
 def is_left_before(module: Module, node: ast.AST) -> bool:
-    """Whether the function around a node may have returned before it comes to the node."""
+    """Return whether the function around a node may return before it reaches the node."""
     function = module.outline.function_of(node)
     line = getattr(node, "lineno", 0)
     return function is not None and any(
@@ -201,7 +203,7 @@ def is_left_before(module: Module, node: ast.AST) -> bool:
 
 
 def always_reached(module: Module, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a node is run unconditionally, outside a `try` and a function that may not be called."""
+    """Return whether a node is run unconditionally, outside a `try` and a function that may not be called."""
     if depth > _MAX_DEPTH or module.condition(node):
         return False
     parent = module.parent(node)
@@ -219,7 +221,7 @@ _SCHEDULER = re.compile(r"(?:SLURMD?|OMPI|PBS|LSB|PADDLE)_[A-Z0-9_]+|FLAGS_selec
 
 
 def scheduler_claims(module: Module) -> Iterator[Claim]:
-    """All claims about variables of a scheduler that are read; those the script sets itself are its own."""
+    """Yield all claims about variables of a scheduler that are read; those the script sets itself are its own."""
     own = set()
     for node in module.nodes(ast.Assign):
         for target in node.targets:
@@ -242,14 +244,14 @@ _MAX_NAME_DEPTH = 4
 
 
 class _Call(NamedTuple):
-    """A call in which the ranks find each other.
+    """A call that connects the ranks.
 
     Args:
-        package: how the full name of what is called begins.
-        arguments: the names that all ranks must give alike, each with its position or None.
-        feature: what is stated where one of them contains the rank.
-        local: whether the rank of a node is wrong in it, too.
-        alone: arguments with which the ranks are others than those of the job.
+        package: the prefix of the called function's full name.
+        arguments: the names that must be equal on all ranks, each with its position or None.
+        feature: the claim if one of them contains the rank.
+        local: whether the local rank is also wrong in it.
+        alone: arguments that make the ranks differ from those of the job.
     """
 
     package: str
@@ -283,11 +285,11 @@ _VARIABLES = (Known("MASTER_PORT"), Known("MASTER_ADDR"), Known("COORDINATOR_ADD
 
 
 def names_with_rank(module: Module) -> Iterator[Claim]:
-    """The first such name of each call, and the first such address in a variable."""
+    """Yield the first such name of each call, and the first such address in a variable."""
     for call in module.named(*(name for name in _CALLS if name in module.by_name)):
         for row in _CALLS[module.called(call).rpartition(".")[2]]:
             if module.called(call).startswith(row.package) and not _is_apart(module, call, row):
-                yield from _of_call(module, call, row)
+                yield from _named_call_claims(module, call, row)
     for node in module.nodes(ast.Assign) if _joins_all(module) else ():
         target = node.targets[0]
         named = isinstance(target, ast.Subscript) and module.name(target.value) == "os.environ"
@@ -298,7 +300,7 @@ def names_with_rank(module: Module) -> Iterator[Claim]:
             yield module.feature(_ADDRESS, node)
 
 
-def _of_call(module: Module, call: ast.Call, row: _Call) -> Iterator[Claim]:
+def _named_call_claims(module: Module, call: ast.Call, row: _Call) -> Iterator[Claim]:
     own = _Names(module, module.outline.function_of(call), row)
     for name, position in row.arguments.items():
         given = argument(call, name, position)
@@ -312,7 +314,7 @@ def _is_of_all(module: Module, node: ast.AST) -> bool:
 
 
 def _is_apart(module: Module, call: ast.Call, row: _Call) -> bool:
-    """Whether a call joins a group of one rank, or of ranks that it chooses."""
+    """Return whether a call joins a group of one rank, or of ranks that it chooses."""
     size = argument(call, "world_size")
     alone = size is not None and module.fold(value_of(size)) == Known(1)
     return alone or any(argument(call, name) is not None for name in row.alone)
@@ -323,7 +325,7 @@ _ENGINES = re.compile(r"\bvllm\b|\bsglang\b|lmdeploy")
 
 
 def _joins_all(module: Module) -> bool:
-    """Whether the script itself joins the ranks, and no group of one rank."""
+    """Return whether the script itself joins the ranks, and no group of one rank."""
     sizes = [argument(call, "world_size", 3) for call in module.named("init_process_group")]
     ones = (size is not None and module.fold(value_of(size)) == Known(1) for size in sizes)
     return bool(sizes) and not any(ones) and _ENGINES.search(module.file.text) is None
@@ -346,7 +348,7 @@ class _Names:
             self._ranks.add(function.args.args[0].arg)
 
     def differ(self, expression: ast.expr, depth: int = 0) -> bool:
-        """Whether the value certainly contains the rank."""
+        """Return whether the value certainly contains the rank."""
         if depth > _MAX_NAME_DEPTH:
             return False
         parts: list[ast.expr] = []

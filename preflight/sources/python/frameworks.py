@@ -42,11 +42,11 @@ from preflight.sources.python import imports
 from preflight.sources.python.environment import always_reached
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, parse_silently, value_of
 from preflight.sources.python.outline import dotted
-from preflight.sources.python.shards import meant, setting_of
+from preflight.sources.python.shards import bound_value, setting_of
 
 
 def ray_claims(module: Module) -> Iterator[Claim]:
-    """All claims about placement groups and waiting for them."""
+    """Yield all claims about placement groups and waiting for them."""
     if "ray" not in module.file.text:
         return
     for call in module.named("placement_group", "get", "wait", "ScalingConfig"):
@@ -81,7 +81,9 @@ def _group(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _count(module: Module, bundles: ast.expr) -> Value:
-    """The number of bundles in a literal list, `[{"GPU": 1}] * workers`, or a comprehension over `range(workers)`."""
+    """Return the number of bundles in a literal list, `[{"GPU": 1}] * workers`, or a comprehension over
+    `range(workers)`.
+    """
     if isinstance(bundles, ast.List):
         return Known(len(bundles.elts))
     if isinstance(bundles, ast.BinOp) and isinstance(bundles.op, ast.Mult):
@@ -98,7 +100,7 @@ def _count(module: Module, bundles: ast.expr) -> Value:
 
 
 def _resources(module: Module, bundle: ast.expr) -> str:
-    """`CPU 2, GPU 1` from a literal bundle."""
+    """Return `CPU 2, GPU 1` from a literal bundle."""
     table = module.definition(bundle)
     parts = []
     for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
@@ -109,10 +111,10 @@ def _resources(module: Module, bundle: ast.expr) -> str:
 
 
 def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """`ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
+    """Yield `ScalingConfig(use_gpu=False, resources_per_worker={"GPU": 1})`; without `use_gpu` it is False."""
     workers = argument(call, "num_workers")
     if workers is not None:
-        count = meant(module, value_of(workers)) or value_of(workers)
+        count = bound_value(module, value_of(workers)) or value_of(workers)
         yield module.claim("ray_workers", module.fold(count), workers, source="ray")
     given = argument(call, "resources_per_worker")
     if given is None or call.args or any(keyword.arg is None for keyword in call.keywords):
@@ -130,7 +132,7 @@ def _workers(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """The call with its arguments; nothing if not all arguments are literal."""
+    """Yield the call with its arguments; nothing if not all arguments are literal."""
     if call.args or any(keyword.arg is None for keyword in call.keywords):
         return
     found: list[Claim] = []
@@ -146,14 +148,14 @@ def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
             found.append(module.claim(name, Known("a list"), keyword, source="ray"))
             found.append(module.claim(f"{name}.count", Known(len(value.elts)), keyword, source="ray"))
         else:
-            given = meant(module, keyword.value) or keyword.value
+            given = bound_value(module, keyword.value) or keyword.value
             found.append(module.claim(name, module.fold(given), keyword, source="ray"))
             found += _from_settings(module, name, keyword)
     yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
 
 
 def _from_settings(module: Module, name: str, given: ast.keyword) -> Iterator[Claim]:
-    """`NAME.in_settings`: what the one file of settings near the script has for an argument."""
+    """Yield `NAME.in_settings`: what the one file of settings near the script has for an argument."""
     setting = setting_of(module, given.value) if isinstance(given.value, ast.Subscript) else None
     if setting is not None and setting.node.kind is Kind.SCALAR:
         claim = module.claim(f"{name}.in_settings", Known(setting.node.value), given, source="ray")
@@ -161,7 +163,7 @@ def _from_settings(module: Module, name: str, given: ast.keyword) -> Iterator[Cl
 
 
 def _waits(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """`ray.get(pg.ready())` without a timeout, where `pg` is a placement group."""
+    """Yield `ray.get(pg.ready())` without a timeout, where `pg` is a placement group."""
     awaited = module.definition(call.args[0])
     if isinstance(awaited, ast.List) and len(awaited.elts) == 1:
         awaited = awaited.elts[0]
@@ -190,7 +192,7 @@ _MAX_ENTRIES = 2000
 
 
 def tensorflow_claims(module: Module) -> Iterator[Claim]:
-    """All claims about clusters and strategies."""
+    """Yield all claims about clusters and strategies."""
     if "TF_CONFIG" not in module.file.text and "Strategy" not in module.file.text:
         return
     for node in module.nodes(ast.Assign):
@@ -209,24 +211,26 @@ def tensorflow_claims(module: Module) -> Iterator[Claim]:
 
 
 def _plain(module: Module, expression: ast.expr, depth: int) -> Any:
-    """A literal as JSON; null for values known only at run time."""
-    meant = module.definition(expression)
+    """Return a literal as JSON; null for values known only at run time."""
+    definition = module.definition(expression)
     if depth > _MAX_DEPTH:
         return None
-    if isinstance(meant, ast.Dict):
-        keys = truncate(meant.keys, _MAX_ENTRIES, "entries of TF_CONFIG")
-        pairs = zip(keys, meant.values[:_MAX_ENTRIES], strict=True)
+    if isinstance(definition, ast.Dict):
+        keys = truncate(definition.keys, _MAX_ENTRIES, "entries of TF_CONFIG")
+        pairs = zip(keys, definition.values[:_MAX_ENTRIES], strict=True)
         return {
             str(key.value): _plain(module, value, depth + 1) for key, value in pairs if isinstance(key, ast.Constant)
         }
-    if isinstance(meant, (ast.List, ast.Tuple)):
-        return [_plain(module, item, depth + 1) for item in truncate(meant.elts, _MAX_ENTRIES, "entries of TF_CONFIG")]
-    found = alternatives(module.fold(meant))
+    if isinstance(definition, (ast.List, ast.Tuple)):
+        return [
+            _plain(module, item, depth + 1) for item in truncate(definition.elts, _MAX_ENTRIES, "entries of TF_CONFIG")
+        ]
+    found = alternatives(module.fold(definition))
     return found[0] if len(found) == 1 and isinstance(found[0], (str, int, float, bool)) else None
 
 
 def hugectr_claims(module: Module) -> Iterator[Claim]:
-    """The processes, GPUs and batch of every solver."""
+    """Yield the processes, GPUs and batch of every solver."""
     for call in module.named("CreateSolver"):
         if not module.called(call).startswith("hugectr"):
             continue
@@ -274,7 +278,7 @@ class ExecutorLaunch(NamedTuple):
 
 
 def launches(module: Module) -> Iterator[ExecutorLaunch]:
-    """Every executor that a script makes with a number of processes."""
+    """Yield every executor that a script makes with a number of processes."""
     if "nemo_run" not in module.file.text:
         return
     for call in module.named(*_EXECUTORS):
@@ -334,7 +338,7 @@ REQUIRED = frozenset(("nodes", "processes_per_node"))
 
 
 def is_required(claim: Claim) -> bool:
-    """Whether a claim of a recipe is about the launch of its executor."""
+    """Return whether a claim of a recipe is about the launch of its executor."""
     return claim.quantity in REQUIRED and claim.relation is Relation.REQUIRES
 
 
@@ -353,7 +357,9 @@ class _Made(NamedTuple):
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """What the actors of each call hold together, and what the cluster has that the script itself starts."""
+    """Yield the total resources of each call's actors, and the resources of the cluster that the script itself
+    starts.
+    """
     if "ray" not in module.file.text or "remote" not in module.file.text:
         return
     for call in module.named("init"):
@@ -366,7 +372,7 @@ def claims(module: Module) -> Iterator[Claim]:
                     )
     if _ENDS.search(module.file.text) is not None:
         return
-    for made in _made(module):
+    for made in _created_object(module):
         for resource, amount in made.each.items():
             held = lift(lambda a, b: float(str(a)) * float(str(b)), amount, made.times)
             name = f"ray_held_{resource.lower()}s"
@@ -374,7 +380,7 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim(name, held, made.call, source="ray", because=(of_one,))
 
 
-def _made(module: Module) -> Iterator[_Made]:
+def _created_object(module: Module) -> Iterator[_Made]:
     classes = dict(_classes(module.tree)) if "@ray.remote" in module.file.text else {}
     for imported in imports.texts_of_modules(module)[0]:
         if "ray.remote" in imported.text:
@@ -402,7 +408,7 @@ def _made(module: Module) -> Iterator[_Made]:
 
 
 def _classes(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
-    """The actor classes of a module, with the call that decorates them: `@ray.remote(num_gpus=1)`."""
+    """Yield the actor classes of a module, with the call that decorates them: `@ray.remote(num_gpus=1)`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for decorator in node.decorator_list:
@@ -413,7 +419,7 @@ def _classes(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _times(module: Module, call: ast.Call) -> Value | None:
-    """How many actors a call makes that are kept; None where that is not known."""
+    """Return how many actors a call makes that are kept; None where that is not known."""
     parent = module.parent(call)
     if isinstance(parent, ast.Assign) and always_reached(module, parent):
         loops = [outer for outer in module.outline.above(parent) if isinstance(outer, (ast.For, ast.While))]
@@ -441,7 +447,7 @@ _ELASTIC = re.compile(r"elastic\.run|(?:Torch|TensorFlow|TensorFlowKeras|Object|
 
 
 def horovod_claims(module: Module) -> Iterator[Claim]:
-    """All claims about Horovod."""
+    """Yield all claims about Horovod."""
     if "horovod" not in module.file.text:
         return
     broadcast = _BROADCAST.search(module.file.text)
@@ -475,9 +481,9 @@ _Way: TypeAlias = "tuple[tuple[int, int], ...]"
 
 
 def asked_before_start(module: Module) -> Iterator[Claim]:
-    """The first question that comes before Horovod is started: in the script, or in a module while it is imported.
+    """Yield the first query before Horovod is started: in the script, or in a module while it is imported.
 
-    A module states what it asks by itself, the script which modules it imports too early.
+    A module states its own queries, the script the modules that it imports too early.
     """
     asked = [call for call in module.named(*_QUESTIONS) if module.called(call).startswith(_PACKAGES)]
     asked = [call for call in asked if always_reached(module, call)]
@@ -509,7 +515,7 @@ def asked_before_start(module: Module) -> Iterator[Claim]:
 
 
 def _ways(module: Module, node: ast.AST, depth: int = 0) -> Iterator[_Way]:
-    """The places of the calls through which a script comes to a node, and that of the node."""
+    """Yield the places of the calls that lead to a node, and that of the node."""
     function = module.outline.function_of(node)
     place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
     if function is None:
@@ -534,7 +540,7 @@ _SYNCHRONIZES = re.compile(r"\.synchronize\(|set_backward_passes_per_step")
 
 
 def single_pass_optimizers(module: Module) -> Iterator[Claim]:
-    """Optimizers of Horovod and BytePS that take one backward pass a step."""
+    """Yield optimizers of Horovod and BytePS that take one backward pass a step."""
     for call in module.named("DistributedOptimizer"):
         if not module.called(call).startswith(("horovod.torch", "byteps.torch")):
             continue
@@ -546,7 +552,7 @@ def single_pass_optimizers(module: Module) -> Iterator[Claim]:
 
 
 def repeated_passes(module: Module) -> Iterator[Claim]:
-    """The first backward pass of which several come to one step of an optimizer."""
+    """Yield the first of several backward passes before one step of an optimizer."""
     if _SYNCHRONIZES.search(module.file.text) is not None:
         return
     for step in module.named("step"):
@@ -566,7 +572,7 @@ def repeated_passes(module: Module) -> Iterator[Claim]:
 
 
 def _passes(module: Module, backward: ast.Call, step: ast.Call) -> Value | None:
-    """How many backward passes lead to a step; None where there is one, or they are not in one place."""
+    """Return how many backward passes lead to a step; None where there is one, or they are not in one place."""
     around, above = list(module.outline.above(step)), list(module.outline.above(backward))
     shared = next((node for node in above if any(node is other for other in around)), None)
     inner = above[: next((n for n, node in enumerate(above) if node is shared), 0)]
@@ -583,7 +589,7 @@ def _passes(module: Module, backward: ast.Call, step: ast.Call) -> Value | None:
 
 
 def _rounds(module: Module, loop: ast.For | ast.While) -> Value:
-    """How often a loop runs, as far as `range(4)` shows it."""
+    """Return how often a loop runs, as far as `range(4)` shows it."""
     counted = loop.iter if isinstance(loop, ast.For) else None
     if isinstance(counted, ast.Call) and module.called(counted) == "range" and len(counted.args) == 1:
         return module.fold(counted.args[0])

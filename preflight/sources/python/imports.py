@@ -1,11 +1,11 @@
-"""What a script imports: its own modules, and frameworks without which it ends at once.
+"""The imports of a script: its own modules, and frameworks that it cannot run without.
 
 If the training loop, or the call that starts the process group, is in `utils.py`, the script alone would look as if it
 had none. So imports that lead to files of the tree become references: `module` from the script itself, `submodule` from
 those; their own imports are not followed, and only a few claims of modules are used.
 
 An import in a `try`, under a condition, for type checkers alone, or in a function that may not be called does not
-count, nor does one of a package that is part of the tree.
+count, nor does an import of a package that is part of the tree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOREIGN = frozenset(WORDS["foreign_packages"])
 
 
 def references(module: Module, role: str) -> Iterator[Reference]:
-    """The modules a file imports that are files of the tree, each once, in source order."""
+    """Yield the modules a file imports that are files of the tree, each once, in source order."""
     statements: list[Statement] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
     statements.sort(key=lambda statement: statement.lineno)
     places = ((statement, lambda node=statement: module.span(node)) for statement in statements)
@@ -47,7 +47,7 @@ def references(module: Module, role: str) -> Iterator[Reference]:
 
 
 def libraries(module: Module) -> Iterator[str]:
-    """The top-level packages that a script imports and that are neither Python's own nor files of the tree."""
+    """Yield the top-level packages that a script imports and that are neither Python's own nor files of the tree."""
     statements: list[Statement] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
     for node in statements:
         if isinstance(node, ast.ImportFrom):
@@ -68,7 +68,9 @@ class ImportedText(NamedTuple):
 
 
 def texts_of_modules(module: Module) -> tuple[list[ImportedText], bool]:
-    """The modules of the user's own that a script imports, and of those that these import; and whether that is all."""
+    """Return the modules of the user's own that a script imports, and of those that these import; and whether that is
+    all.
+    """
     found: dict[str, ImportedText] = {}
     waiting = list(references(module, ""))
     for reference in waiting:
@@ -89,7 +91,7 @@ _SETS_RANK = re.compile(
 
 
 def rank_setters(module: Module) -> Iterator[Claim]:
-    """One claim for each imported module of the user's own that may set the variables of ranks."""
+    """Yield one claim for each imported module of the user's own that may set the variables of ranks."""
     if "RANK" not in module.file.text:
         return
     for path, text in texts_of_modules(module)[0]:
@@ -99,12 +101,12 @@ def rank_setters(module: Module) -> Iterator[Claim]:
 
 
 def in_tree(module: Module, name: str) -> bool:
-    """Whether a file of the tree provides the top-level package `name`: beside the script, or at the root."""
+    """Return whether a file of the tree provides the top-level package `name`: beside the script, or at the root."""
     return _first_file(module.files, module.file, (*_files(name), f"/{name}.py", f"/{name}/__init__.py")) is not None
 
 
 def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
-    """The same for a file that was not parsed."""
+    """Yield the same for a file that was not parsed."""
     places = ((statement, lambda span=span: span) for statement, span in import_statements(file.path, file.text))
     return _references(places, file, files, role, scope)
 
@@ -127,7 +129,7 @@ def _references(
 
 
 def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
-    """For every imported module, the files it could be, the most likely first."""
+    """Yield the possible files of every imported module, the most likely first."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if not is_foreign(alias.name):
@@ -151,7 +153,7 @@ def _files(stem: str) -> tuple[str, ...]:
 
 
 def file_of(files: Tree, file: SourceFile, name: str, level: int) -> str | None:
-    """The file of the tree that `import name` in a file means, with so many dots before it; None if there is none."""
+    """Return the file of the tree for `import name` in a file, with this many leading dots; None if there is none."""
     stem = name.replace(".", "/")
     if level:
         folder = posixpath.dirname(file.path)
@@ -164,13 +166,13 @@ def file_of(files: Tree, file: SourceFile, name: str, level: int) -> str | None:
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a dotted name is of Python's own library, or of one that is never part of the job."""
+    """Return whether a dotted name is of Python's own library, or of one that is never part of the job."""
     root = name.partition(".")[0]
     return root in sys.stdlib_module_names or root in _FOREIGN
 
 
 def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> str | None:
-    """The first candidate that is a file: beside the importing file, at the root, in a folder between, or in `src`."""
+    """Return the first candidate that is a file: beside the importing file, in a folder above, or in `src` there."""
     folders = _folders_above(file.path)
     for candidate in candidates:
         if candidate.partition("/")[0].removesuffix(".py") in FRAMEWORKS:
@@ -189,7 +191,7 @@ def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> s
 
 
 def _folders_above(path: str) -> list[str]:
-    """The folders between that of a file and the root, the nearest first: one of them may be in PYTHONPATH."""
+    """Return the folders between that of a file and the root, the nearest first: one of them may be in PYTHONPATH."""
     parts = posixpath.dirname(path).split("/")[:_MAX_FOLDERS]
     return ["/".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
 
@@ -203,7 +205,9 @@ _STATEMENT = re.compile(
 
 
 def import_statements(path: str, text: str) -> Iterator[tuple[ast.Import | ast.ImportFrom, Span]]:
-    """Every import statement at the start of a line, with its location; an import inside a string is also included."""
+    """Yield every import statement at the start of a line, with its location; an import inside a string is also
+    included.
+    """
     lines: list[int] = []
     for match in _STATEMENT.finditer(text):
         try:
@@ -243,7 +247,9 @@ _PATHS = ("sys.path", "site.addsitedir", "sys.meta_path")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """One claim for each framework, at its first import; with a condition if the script changes the search path."""
+    """Yield one claim for each framework, at its first import; with a condition if the script changes the search
+    path.
+    """
     found: dict[str, ast.AST] = {}
     statements: list[ast.Import | ast.ImportFrom] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
     for node in sorted(statements, key=lambda statement: statement.lineno):
@@ -260,14 +266,14 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _names(node: ast.Import | ast.ImportFrom) -> list[tuple[str, ast.AST]]:
-    """The imported modules, each with its place: several in one statement have several."""
+    """Return the imported modules, each with its place: several in one statement have several."""
     if isinstance(node, ast.ImportFrom):
         return [(node.module or "", node)] if not node.level else []
     return [(alias.name, alias if len(node.names) > 1 else node) for alias in node.names]
 
 
 def _is_certain(module: Module, node: ast.stmt) -> bool:
-    """Whether the import is reached, and nothing before it in its function, or the script, may end that."""
+    """Return whether the import is reached, and nothing before it in its function, or the script, may end that."""
     if not always_reached(module, node):
         return False
     outer = module.parent(node)
@@ -279,7 +285,7 @@ def _is_certain(module: Module, node: ast.stmt) -> bool:
 
 
 def _own_statements(outer: ast.AST) -> Iterator[ast.stmt]:
-    """The statements that run with `outer`, without those of functions and classes in it."""
+    """Yield the statements that run with `outer`, without those of functions and classes in it."""
     for child in ast.iter_child_nodes(outer):
         if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
             continue

@@ -59,7 +59,7 @@ LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
 def fsdp_parameters(module: Module) -> Iterator[Claim]:
-    """FSDP 1 that puts several parameters into one flat one, and adapters beside frozen weights."""
+    """Yield claims about FSDP 1, which flattens several parameters into one, and adapters beside frozen weights."""
     for call in module.named("FullyShardedDataParallel"):
         if not module.called(call).startswith("torch.distributed.fsdp") or any(
             each.arg is None for each in call.keywords
@@ -81,7 +81,9 @@ def fsdp_parameters(module: Module) -> Iterator[Claim]:
 
 
 def _frozen_by_name(module: Module, model: ast.expr) -> ast.AST | None:
-    """The place that freezes the parameters of a model by name: `p.requires_grad = "norm" in name` for all of them."""
+    """Return the place that freezes the parameters of a model by name: `p.requires_grad = "norm" in name` for all of
+    them.
+    """
     for loop in module.nodes(ast.For):
         call = loop.iter
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
@@ -99,7 +101,7 @@ def _frozen_by_name(module: Module, model: ast.expr) -> ast.AST | None:
 
 
 def _mentions(module: Module, policy: ast.expr, words: re.Pattern[str]) -> bool:
-    """Whether a policy of units, or anything that is assigned to its name, mentions one of these words."""
+    """Return whether a policy of units, or anything that is assigned to its name, mentions one of these words."""
     assigned = [
         each.value
         for each in module.nodes(ast.Assign)
@@ -109,7 +111,7 @@ def _mentions(module: Module, policy: ast.expr, words: re.Pattern[str]) -> bool:
 
 
 def _own_name(module: Module, model: ast.expr) -> str:
-    """A text that stands for one model of one file: its variable, or its line where it has none."""
+    """Return a text that identifies one model of one file: its variable, or its line if it has none."""
     name = dotted(model) or module.bound_to(model) or f"line {model.lineno}"
     return f"{name} of {module.file.path}"
 
@@ -127,7 +129,7 @@ def adapters(module: Module) -> Iterator[Claim]:
 
 
 def four_bits(module: Module) -> Iterator[Claim]:
-    """Weights that are loaded in 4 bits, and the type in which they are stored."""
+    """Yield weights that are loaded in 4 bits, and the type that stores them."""
     for call in module.named("BitsAndBytesConfig", "from_pretrained"):
         given = argument(call, "load_in_4bit")
         if given is not None and module.fold(value_of(given)) != Known(False):
@@ -137,7 +139,7 @@ def four_bits(module: Module) -> Iterator[Claim]:
 
 
 def half_weights(module: Module) -> Iterator[Claim]:
-    """Trained weights in float16, and a scaler of gradients, which unscales those in float32 only."""
+    """Yield trained weights in float16 with a gradient scaler, which unscales only float32 gradients."""
     if "paddle" in module.file.text and "torch" not in module.file.text:
         return
     trained = _trained_names(module)
@@ -179,7 +181,7 @@ def half_weights(module: Module) -> Iterator[Claim]:
 
 
 def _trained_names(module: Module) -> frozenset[str]:
-    """Variables whose parameters an optimizer takes, or that a trainer trains."""
+    """Return variables whose parameters an optimizer takes, or that a trainer trains."""
     found: set[str] = set()
     for call in module.calls:
         short = last(module.called(call))
@@ -234,7 +236,7 @@ def unused_searched(module: Module) -> Iterator[Claim]:
 
 
 def own_layers(module: Module) -> Iterator[Claim]:
-    """A backward pass of its own, which Paddle's DataParallel of older releases does not exchange."""
+    """Yield custom backward passes, which Paddle's DataParallel of older releases does not exchange."""
     own = {
         each.name for each in module.nodes(ast.ClassDef) if any(last(module.name(b)) == "PyLayer" for b in each.bases)
     }
@@ -251,7 +253,9 @@ def paddle_wrapped(module: Module) -> Iterator[Claim]:
 
 
 def left_out_layers(module: Module) -> Iterator[Claim]:
-    """A layer with parameters that nothing in the file uses, in a model that is wrapped without a search for such."""
+    """Yield a layer with parameters that nothing in the file uses, in a model that is wrapped without a search for
+    such.
+    """
     classes = {each.name: each for each in module.nodes(ast.ClassDef)}
     bases = {last(module.name(base)) for each in classes.values() for base in each.bases}
     for call in module.named(*_WRAPPERS):
@@ -280,7 +284,7 @@ def left_out_layers(module: Module) -> Iterator[Claim]:
 
 
 def _is_changed(module: Module, made: ast.Call) -> bool:
-    """Whether the script does more to a model than every module allows: `net.head = Identity()`."""
+    """Return whether the script does more to a model than every module allows: `net.head = Identity()`."""
     name = module.bound_to(made)
     if not name:
         return False
@@ -295,7 +299,7 @@ def _is_changed(module: Module, made: ast.Call) -> bool:
 
 
 def left_out_of_classes(module: Module) -> Iterator[Claim]:
-    """A layer with parameters that nothing in the file uses, in a model that another file may wrap."""
+    """Yield a layer with parameters that nothing in the file uses, in a model that another file may wrap."""
     classes = module.nodes(ast.ClassDef)
     bases = {last(module.name(base)) for each in classes for base in each.bases}
     stem = PurePosixPath(module.file.path).stem
@@ -306,7 +310,7 @@ def left_out_of_classes(module: Module) -> Iterator[Claim]:
 
 
 def _left_out_of(module: Module, model: ast.ClassDef) -> ast.Assign | None:
-    """The first layer of a model that the file names only where it is made."""
+    """Return the first layer of a model that the file names only where it is made."""
     own = {each.name for each in module.nodes(ast.ClassDef)}
     bases = {last(module.name(base)) for base in model.bases}
     # A class of another file may use the layers that it finds.
@@ -322,7 +326,7 @@ def _left_out_of(module: Module, model: ast.ClassDef) -> ast.Assign | None:
 
 
 def _constructor(module: Module, expression: ast.expr, depth: int = 0) -> ast.Call | None:
-    """The call that makes a model: `Net()` in `Net().cuda()`, or what a name is assigned once."""
+    """Return the call that makes a model: `Net()` in `Net().cuda()`, or what a name is assigned once."""
     made = module.definition(expression)
     if not isinstance(made, ast.Call) or depth > MAX_CALL_DEPTH:
         return None
@@ -332,7 +336,7 @@ def _constructor(module: Module, expression: ast.expr, depth: int = 0) -> ast.Ca
 
 
 def _layers(module: Module, model: ast.ClassDef) -> Iterator[ast.Assign]:
-    """The assignments of layers in the constructor of a model."""
+    """Yield the assignments of layers in the constructor of a model."""
     for function in model.body:
         if not isinstance(function, ast.FunctionDef) or function.name != "__init__":
             continue
@@ -352,7 +356,7 @@ _CHECKPOINT = re.compile(r"ckpt|check_?point|resum|model|weight|state|snapshot|o
 
 
 def loads(module: Module) -> Iterator[Claim]:
-    """`torch.load` that puts tensors back on the GPU from which they were saved."""
+    """Yield `torch.load` that puts tensors back on the GPU from which they were saved."""
     if "map_location" not in module.file.text:
         for call in module.named("load"):
             if module.called(call) != "torch.load" or len(call.args) != 1:
@@ -374,7 +378,7 @@ def loads(module: Module) -> Iterator[Claim]:
 
 
 def frozen_while_training(module: Module) -> Iterator[Claim]:
-    """Parameters that are frozen in the forward pass or in the training loop, after DDP counted them."""
+    """Yield parameters that are frozen in the forward pass or in the training loop, after DDP counted them."""
     changed: list[ast.AST] = [
         call
         for call in module.named("requires_grad_")
@@ -401,14 +405,14 @@ def frozen_while_training(module: Module) -> Iterator[Claim]:
 
 
 def _is_parameter(module: Module, expression: ast.expr) -> bool:
-    """Whether this is what a function is given, such as the target of a loss."""
+    """Return whether this is an argument of a function, such as the target of a loss."""
     function = module.outline.function_of(expression)
     given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs] if function is not None else []
     return isinstance(expression, ast.Name) and any(each.arg == expression.id for each in given)
 
 
 def _in_training_loop(module: Module, node: ast.AST) -> bool:
-    """Whether a node is under a condition in a loop that also runs a backward pass."""
+    """Return whether a node is under a condition in a loop that also runs a backward pass."""
     outer = list(module.outline.above(node))
     loops = [each for each in outer if isinstance(each, LOOPS)]
     conditional = any(isinstance(each, ast.If) for each in outer)
@@ -420,7 +424,7 @@ def _in_training_loop(module: Module, node: ast.AST) -> bool:
 
 
 def ddp_without_search(module: Module) -> Iterator[Claim]:
-    """A wrapper that waits for the gradient of every parameter that needed one when it was made."""
+    """Yield a wrapper that waits for the gradient of every parameter that needed one when it was made."""
     for call in module.named("DistributedDataParallel"):
         given = [argument(call, name) for name in ("find_unused_parameters", "static_graph")]
         if not any(given) and all(each.arg for each in call.keywords):
@@ -429,7 +433,7 @@ def ddp_without_search(module: Module) -> Iterator[Claim]:
 
 
 def accumulation(module: Module) -> Iterator[Claim]:
-    """Accelerate's own accumulation, which skips the exchange of gradients by the model's `no_sync`."""
+    """Yield Accelerate's own accumulation, which skips the exchange of gradients by the model's `no_sync`."""
     for call in module.named("accumulate"):
         if isinstance(call.func, ast.Attribute) and "accelerator" in dotted(call.func).lower():
             yield module.feature("accumulated_by_accelerate", call)
@@ -437,7 +441,9 @@ def accumulation(module: Module) -> Iterator[Claim]:
 
 
 def deepspeed_parts(module: Module) -> Iterator[Claim]:
-    """An optimizer of the program that DeepSpeed gets, layers of experts, and a file of its line that it drops."""
+    """Yield an optimizer of the program that DeepSpeed gets, layers of experts, and a file of its line that it
+    drops.
+    """
     for node in module.nodes(ast.Assign):
         target = node.targets[0]
         if isinstance(target, ast.Attribute) and target.attr == "deepspeed_config":
@@ -447,7 +453,7 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
         given = argument(call, "optimizer", 2)
         if module.called(call) != "deepspeed.initialize" or given is None:
             continue
-        holder, made = _returned(module, latest(module, value_of(given), call))
+        holder, made = _returned_expression(module, latest(module, value_of(given), call))
         if "DeepSpeedCPUAdam" in module.file.text + holder.file.text:
             # The script chooses by whether it offloads.
             continue
@@ -466,9 +472,10 @@ def deepspeed_parts(module: Module) -> Iterator[Claim]:
             return
 
 
-def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
-    """What the only `return` of a called function gives, which the script or a module that it imports defines, with
-    that file; the expression itself if it is no such call.
+def _returned_expression(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
+    """Return the expression of the only `return` of a called function that the program defines, with its file.
+
+    Any other expression is returned unchanged.
     """
     name = dotted(made.func).rpartition(".")[2] if isinstance(made, ast.Call) else ""
     for holder in (module, *modules_with(module, f"def {name}(")) if name else ():
@@ -480,7 +487,7 @@ def _returned(module: Module, made: ast.expr) -> tuple[Module, ast.expr]:
 
 
 def modules_with(module: Module, text: str) -> Iterator[Module]:
-    """The modules of the user's own that a script imports and that hold a text."""
+    """Yield the user's own modules that a script imports and that contain a text."""
     for path in [each.path for each in imports.texts_of_modules(module)[0] if text in each.text]:
         file = module.files.read(path)
         if isinstance(file, SourceFile):
@@ -489,14 +496,16 @@ def modules_with(module: Module, text: str) -> Iterator[Module]:
 
 
 def _call_condition(module: Module, call: ast.Call) -> str:
-    """The branches around a call, or around the calls in this file of the function that it is in."""
+    """Return the branches around a call, or around the calls in this file of the function that it is in."""
     function = module.outline.function_of(call)
     callers = module.outline.calls_named(function.name) if function is not None else ()
     return module.condition(call) or next((found for each in callers if (found := module.condition(each))), "")
 
 
 def _is_constructed(module: Module, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a node is always reached, also in the constructor of a class of which the script makes an object."""
+    """Return whether a node is always reached, also in the constructor of a class of which the script makes an
+    object.
+    """
     function = module.outline.function_of(node)
     owner = module.parent(function) if function is not None else None
     if not isinstance(owner, ast.ClassDef) or function is None or function.name != "__init__" or depth > MAX_CALL_DEPTH:
@@ -506,7 +515,7 @@ def _is_constructed(module: Module, node: ast.AST, depth: int = 0) -> bool:
 
 
 def latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
-    """The value that a name has at a node: the last one that its function assigns to it in an earlier line."""
+    """Return the value that a name has at a node: the last one that its function assigns to it in an earlier line."""
     name = dotted(expression)
     values = module.outline.assignments(module.outline.function_of(before)).get(name, []) if name else []
     line = getattr(before, "lineno", 0)
@@ -515,7 +524,7 @@ def latest(module: Module, expression: ast.expr, before: ast.AST) -> ast.expr:
 
 
 def distributed_if_several(module: Module) -> Iterator[Claim]:
-    """A program that joins ranks where a launcher has started several, and runs alone otherwise."""
+    """Yield a program that joins ranks where a launcher has started several, and runs alone otherwise."""
     for call in module.named("init_parallel_env", "init_process_group"):
         condition = module.condition(call)
         if re.search(r"Process\(|spawn\(|device_ids|\bnn\.DataParallel\(", module.file.text):
@@ -527,7 +536,7 @@ def distributed_if_several(module: Module) -> Iterator[Claim]:
 
 
 def tuned_by_scaling(module: Module) -> Iterator[Claim]:
-    """A trial of Ray Tune that gets the resources of a trainer, whose first bundle has no GPU."""
+    """Yield a trial of Ray Tune that gets the resources of a trainer, whose first bundle has no GPU."""
     for call in module.named("with_resources"):
         given = argument(call, "resources", 1)
         made = module.definition(value_of(given)) if given is not None else None
@@ -538,7 +547,7 @@ def tuned_by_scaling(module: Module) -> Iterator[Claim]:
 
 
 def servers_before_mode(module: Module) -> Iterator[Claim]:
-    """Paddle's servers, started in a program in which no distributed optimizer has chosen the way they work."""
+    """Yield Paddle's servers started in a program where no distributed optimizer has chosen their mode."""
     if re.search(r"minimize\(|distributed_optimizer|DistributeTranspiler|init_worker_by|ps_mode", module.file.text):
         return
     # Another file may build the model and its optimizer.
@@ -559,7 +568,7 @@ def servers_before_mode(module: Module) -> Iterator[Claim]:
 
 
 def wrapped_twice(module: Module) -> Iterator[Claim]:
-    """A model of Paddle that is wrapped in DataParallel and then sharded."""
+    """Yield a model of Paddle that is wrapped in DataParallel and then sharded."""
     for call in module.named("group_sharded_parallel"):
         model = argument(call, "model", 0)
         for outer in module.named("DataParallel") if model is not None else ():
@@ -571,7 +580,7 @@ def wrapped_twice(module: Module) -> Iterator[Claim]:
 
 
 def steps_without_sync(module: Module) -> Iterator[Claim]:
-    """A step of the optimizer inside `with model.no_sync()`, before the gradients were exchanged."""
+    """Yield a step of the optimizer inside `with model.no_sync()`, before the gradients were exchanged."""
     for block in module.nodes(ast.With):
         calls = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
         if not any(last(module.called(call)) == "no_sync" for call in calls):

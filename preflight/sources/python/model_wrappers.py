@@ -48,7 +48,7 @@ _DEVICE_NAME = re.compile(r"dev|gpu|rank|place|local|cuda|ctx", re.IGNORECASE)
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about wrappers."""
+    """Yield all claims about wrappers."""
     wrapped: dict[str, ast.Call] = {}
     for call in module.named(_WRAPPER, "convert_sync_batchnorm"):
         short = last(module.called(call))
@@ -78,7 +78,7 @@ def _may_choose(text: str) -> bool:
 
 
 def _first_gpu_of_all(module: Module) -> ast.Call | None:
-    """The first call that chooses GPU 0 for every rank, in a script without any other choice."""
+    """Return the first call that chooses GPU 0 for every rank, in a script without any other choice."""
     first: ast.Call | None = None
     for call in sorted(module.named(*_CHOOSING), key=lambda call: (call.lineno, call.col_offset)):
         short = last(module.called(call))
@@ -111,7 +111,7 @@ def _first_gpu_of_all(module: Module) -> ast.Call | None:
 
 
 def _device_text(module: Module, call: ast.Call) -> str:
-    """The texts of what variables give a call, such as `args.local_rank`."""
+    """Return the texts of the values that variables pass to a call, such as `args.local_rank`."""
     given = [*call.args, *(each.value for each in call.keywords)]
     for _ in range(_MAX_DEPTH):
         given = [module.definition(each) for each in given]
@@ -119,12 +119,12 @@ def _device_text(module: Module, call: ast.Call) -> str:
 
 
 def _on_every_gpu_node(condition: str) -> bool:
-    """Whether a branch is taken by every rank on a GPU: there is none, or it only asks whether there is a GPU."""
+    """Return whether every rank with a GPU takes a branch: there is none, or it only tests for a GPU."""
     return not condition or _HAS_GPU.fullmatch(condition) is not None
 
 
 def _names_device(expression: ast.expr) -> bool:
-    """Whether an expression names something that may be a device."""
+    """Return whether an expression names something that may be a device."""
     return any(
         _DEVICE_NAME.search(node.id if isinstance(node, ast.Name) else node.attr)
         for node in ast.walk(expression)
@@ -133,13 +133,13 @@ def _names_device(expression: ast.expr) -> bool:
 
 
 def _before(module: Module, earlier: ast.Call, later: ast.Call) -> bool:
-    """Whether one call certainly precedes another: same function, same branches, earlier line."""
+    """Return whether one call certainly precedes another: same function, same branches, earlier line."""
     same = module.outline.function_of(earlier) is module.outline.function_of(later)
     return same and earlier.lineno <= later.lineno and module.condition(earlier) in ("", module.condition(later))
 
 
 def _devices(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """The number of devices in a literal `device_ids`."""
+    """Yield the number of devices in a literal `device_ids`."""
     given = argument(call, "device_ids", 1)
     listed = module.definition(value_of(given)) if given is not None else None
     if given is None or listed is None:
@@ -162,7 +162,7 @@ def _number(item: Plain) -> Plain:
 
 
 def _default_gpu_use(module: Module) -> Iterator[Claim]:
-    """The first call that uses the default GPU, which is GPU 0 in every process."""
+    """Yield the first call that uses the default GPU, which is GPU 0 in every process."""
     for call in sorted(module.named("cuda", "to", "device"), key=lambda call: (call.lineno, call.col_offset)):
         short = last(module.called(call))
         moved = short == "cuda" and isinstance(call.func, ast.Attribute) and not call.args and not call.keywords
@@ -178,7 +178,7 @@ _MAX_DEPTH = 5
 
 
 def constant_of(module: Module, expression: ast.expr) -> ast.expr:
-    """What an expression stands for, through variables, options and literal dictionaries; itself if unknown."""
+    """Resolve an expression through variables, options and literal dictionaries; unchanged if it is unknown."""
     for _ in range(_MAX_DEPTH):
         meant = module.definition(expression)
         if isinstance(meant, ast.Attribute) and isinstance(meant.value, ast.Name):
@@ -192,7 +192,7 @@ def constant_of(module: Module, expression: ast.expr) -> ast.expr:
 
 
 def _option_default(module: Module, name: str) -> ast.expr | None:
-    """The default of the script's one option of this name, if nothing assigns the attribute."""
+    """Return the default of the script's one option of this name, if nothing assigns the attribute."""
     found = [call for call in module.named("add_argument") if name in _destinations(call)]
     if len(found) != 1 or any(
         end_of(node) == name and isinstance(node.ctx, ast.Store) for node in module.nodes(ast.Attribute)
@@ -203,7 +203,7 @@ def _option_default(module: Module, name: str) -> ast.expr | None:
 
 
 def _destinations(call: ast.Call) -> list[str]:
-    """The attributes that an option may be stored under."""
+    """Return the attributes that an option may be stored under."""
     given = argument(call, "dest")
     written = [value_of(given)] if given is not None else call.args
     texts = [str(item.value) for item in written if isinstance(item, ast.Constant)]
@@ -211,7 +211,7 @@ def _destinations(call: ast.Call) -> list[str]:
 
 
 def _entry(module: Module, subscript: ast.Subscript) -> ast.expr | None:
-    """The value of `TABLE["key"]`, where TABLE is a literal dictionary."""
+    """Return the value of `TABLE["key"]`, where TABLE is a literal dictionary."""
     table = module.definition(subscript.value)
     key = getattr(module.fold(subscript.slice), "value", None)
     if not isinstance(table, ast.Dict) or key is None:
@@ -232,7 +232,7 @@ _DIVIDING = re.compile(r"Accelerator|configure_optimizers")
 
 
 def early_optimizer_claims(module: Module) -> Iterator[Claim]:
-    """Each optimizer of a model that is divided later: `prepare` (by Accelerate) or `lightning`."""
+    """Yield each optimizer of a model that is divided later: `prepare` (by Accelerate) or `lightning`."""
     if not _DIVIDING.search(module.file.text):
         return
     optimizers = [
@@ -261,7 +261,7 @@ def _is_optimizer(module: Module, call: ast.Call) -> bool:
 
 
 def _models(module: Module, call: ast.Call) -> set[str]:
-    """The models whose parameters a call is given, also by groups."""
+    """Return the models whose parameters are passed to a call, also by groups."""
     found = set()
     for given in (*call.args[:1], *(keyword.value for keyword in call.keywords if keyword.arg == "params")):
         for part in ast.walk(module.definition(given)):
@@ -271,11 +271,11 @@ def _models(module: Module, call: ast.Call) -> set[str]:
 
 
 def _takes(call: ast.Call, name: str) -> bool:
-    return bool(name) and any(dotted(_moved(argument)) == name for argument in call.args)
+    return bool(name) and any(dotted(_moved_object(argument)) == name for argument in call.args)
 
 
-def _moved(expression: ast.expr) -> ast.expr:
-    """What is moved or converted in `model.cuda()` and the like; otherwise the expression itself."""
+def _moved_object(expression: ast.expr) -> ast.expr:
+    """Return the object that `model.cuda()` and the like move or convert; otherwise the expression itself."""
     while (
         isinstance(expression, ast.Call)
         and isinstance(expression.func, ast.Attribute)
@@ -286,7 +286,9 @@ def _moved(expression: ast.expr) -> ast.expr:
 
 
 def _follows(module: Module, optimizer: ast.Call, divided: ast.Call) -> bool:
-    """Whether a model is certainly divided after its optimizer was made, and no other optimizer is made afterwards."""
+    """Return whether a model is certainly divided after its optimizer was made, and no other optimizer is made
+    afterwards.
+    """
     same = module.outline.function_of(optimizer) is module.outline.function_of(divided)
     if not same or optimizer.lineno >= divided.lineno:
         return False
@@ -322,7 +324,7 @@ _NO_GRADIENTS = frozenset(("no_grad", "inference_mode"))
 
 
 def exchange_claims(module: Module) -> Iterator[Claim]:
-    """All claims about the exchange of gradients."""
+    """Yield all claims about the exchange of gradients."""
     text = module.file.text
     exchanging = _EXCHANGING.search(_UNUSED.sub("", text))
     if exchanging is not None:
@@ -344,7 +346,9 @@ def exchange_claims(module: Module) -> Iterator[Claim]:
 
 
 def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
-    """`model.module(x)` in the loop of a wrapped model that is not called itself, or a step wholly under `no_sync`."""
+    """Yield `model.module(x)` in the loop of a wrapped model that is not called itself, or a step wholly under
+    `no_sync`.
+    """
     wraps = [(module.bound_to(call), call) for call in module.named("DistributedDataParallel", "DataParallel")]
     wrapped = {name for name, _ in wraps} - {""}
     loop = _in_loop(module, backward)
@@ -363,7 +367,7 @@ def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
     given = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)} if function is not None else ()
     inside = [node for node in ast.walk(loop) if isinstance(node, ast.Call)]
     called = {dotted(call.func) for call in inside}
-    for call in _unwrapped(module, loop, backward, wrapped) if not _is_used(module, loop, wrapped) else ():
+    for call in _unwrap(module, loop, backward, wrapped) if not _is_used(module, loop, wrapped) else ():
         yield module.claim("gradient_exchange_bypassed", module.text(call.func), call, condition="")
         return
     for call in inside:
@@ -396,7 +400,7 @@ _LOOKS = re.compile(r"eval|valid|test|save|log|print|watch|count", re.IGNORECASE
 
 
 def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
-    """Whether a wrapped model is called anywhere, given to something, or has another name."""
+    """Return whether a wrapped model is called anywhere, given to something, or has another name."""
     around = module.outline.function_of(loop)
     for call in module.calls:
         name, function = dotted(call.func), module.outline.function_of(call)
@@ -412,8 +416,8 @@ def _is_used(module: Module, loop: ast.stmt, wrapped: set[str]) -> bool:
     return any(dotted(node.value) in wrapped for node in module.nodes(ast.Assign))
 
 
-def _unwrapped(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:
-    """The calls that lead from the inner model to a `backward`, if none leads there from the wrapped one."""
+def _unwrap(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str]) -> Iterator[ast.Call]:
+    """Yield the calls that lead from the inner model to a `backward`, if none leads there from the wrapped one."""
     assigned: list[ast.Assign | ast.AugAssign | ast.AnnAssign] = []
     for node in ast.walk(loop):
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
@@ -446,7 +450,7 @@ def _unwrapped(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[
 
 
 def _without_gradients(module: Module, call: ast.Call) -> bool:
-    """Whether a call is under `with torch.no_grad():` or the like."""
+    """Return whether a call is under `with torch.no_grad():` or the like."""
     blocks = (outer for outer in module.outline.above(call) if isinstance(outer, ast.With))
     opened = (item.context_expr for block in blocks for item in block.items)
     return any(isinstance(each, ast.Call) and last(dotted(each.func)) in _NO_GRADIENTS for each in opened)
@@ -461,7 +465,7 @@ def _steps(names: list[str]) -> bool:
 
 
 def _in_loop(module: Module, node: ast.AST) -> ast.For | ast.AsyncFor | ast.While | None:
-    """The innermost loop around a node in its function; the function's own calls in a loop count as well."""
+    """Return the innermost loop around a node in its function; the function's own calls in a loop count as well."""
     for outer in module.outline.above(node):
         if isinstance(outer, _LOOPS):
             return outer

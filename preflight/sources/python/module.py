@@ -56,7 +56,9 @@ _Node = TypeVar("_Node", bound=ast.AST)
 
 
 def parse_silently(text: str) -> ast.Module:
-    """`ast.parse` without warnings: one about an invalid escape in a script must not go to our standard error."""
+    """Return `ast.parse` without warnings: one about an invalid escape in a script must not go to our standard
+    error.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
@@ -101,15 +103,15 @@ class Module:
             self.by_name.setdefault(name.rpartition(".")[2], []).append(call)
 
     def nodes(self, *kinds: type[_Node]) -> list[_Node]:
-        """Every node of these kinds, those of one kind in source order."""
+        """Return every node of these kinds, those of one kind in source order."""
         return [node for kind in kinds for node in self._walked.by_kind.get(kind, ()) if isinstance(node, kind)]
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node around this one."""
+        """Return the node around this one."""
         return self._walked.parents.get(id(node))
 
     def name(self, expression: ast.expr) -> str:
-        """The dotted name of an expression, with aliases of imports replaced; empty if it is not a name."""
+        """Return the dotted name of an expression, with aliases of imports replaced; empty if it is not a name."""
         written = dotted(expression)
         first, _, rest = written.partition(".")
         original = self._walked.imports.get(first, first)
@@ -117,20 +119,20 @@ class Module:
 
     @property
     def imports(self) -> Mapping[str, str]:
-        """The dotted names of what the script imports, by the names that they get."""
+        """Return the dotted names of the script's imports, by their local names."""
         return self._walked.imports
 
     def is_imported(self, name: str) -> bool:
-        """Whether an import binds the first part of a dotted name."""
+        """Return whether an import binds the first part of a dotted name."""
         return name.partition(".")[0] in self._walked.imports
 
     def called(self, call: ast.Call) -> str:
-        """The dotted name of the called function; for a method of an unknown object only `.method`."""
+        """Return the dotted name of the called function; for a method of an unknown object only `.method`."""
         # A value may be that of another module.
         return self._called.get(id(call)) or dotted(call.func)
 
     def named(self, *names: str) -> list[ast.Call]:
-        """The calls of functions with one of these last names, those of one name in source order."""
+        """Return the calls of functions with one of these last names, those of one name in source order."""
         return [call for name in names for call in self.by_name.get(name, ())]
 
     def _name_called(self, call: ast.Call) -> str:
@@ -140,11 +142,11 @@ class Module:
         return name
 
     def text(self, node: ast.AST) -> str:
-        """The text of a node, on one line, with secrets hidden."""
+        """Return the text of a node, on one line, with secrets hidden."""
         return scrub(self.positions.text(node))
 
     def span(self, node: ast.AST) -> Span:
-        """The span of a node, with secrets in the snippet hidden."""
+        """Return the span of a node, with secrets in the snippet hidden."""
         span = self.positions.span(node)
         return replace(span, snippet=scrub(span.snippet))
 
@@ -183,7 +185,7 @@ class Module:
         return self.claim("script_feature", name, at, because=because, condition=condition)
 
     def condition(self, node: ast.AST) -> str:
-        """The branches around a node, as written in the script, outermost first; empty = always."""
+        """Return the branches around a node, as written in the script, outermost first; empty = always."""
         tests: list[str] = []
         child, parent = node, self.parent(node)
         for _ in range(_MAX_CLIMB):
@@ -205,7 +207,7 @@ class Module:
         return joined if len(joined) <= 200 else joined[:199] + "…"
 
     def _choice(self, function: ast.AST) -> ast.Call | None:
-        """The only call of a function, if the number of ranks chooses between it and something else."""
+        """Return the only call of a function, if the number of ranks chooses between it and something else."""
         if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return None
         calls = self.by_name.get(function.name, ())
@@ -220,7 +222,7 @@ class Module:
         return None
 
     def _otherwise(self, call: ast.Call) -> list[str]:
-        """`not (a)` where `if a: f(x); return` stands above `f(y)`: the function makes one of the two calls."""
+        """Return `not (a)` where `if a: f(x); return` stands above `f(y)`: the function makes one of the two calls."""
         alike = self.by_name.get(last(self.called(call)), ())
         found = []
         for other in alike if len(alike) <= _MAX_ALIKE else ():
@@ -237,7 +239,7 @@ class Module:
         return found
 
     def bound_to(self, node: ast.AST) -> str:
-        """The variable that an expression's value is assigned to (`sampler`, `self.sampler`); empty if none."""
+        """Return the variable that an expression's value is assigned to (`sampler`, `self.sampler`); empty if none."""
         parent = self.parent(node)
         while isinstance(parent, ast.IfExp):
             parent = self.parent(parent)
@@ -248,12 +250,12 @@ class Module:
         return ""
 
     def source(self, node: ast.AST) -> str:
-        """The text of a node as written."""
+        """Return the text of a node as written."""
         start, end = self.positions.bounds(node)
         return self.file.text[start:end]
 
     def definition(self, expression: ast.expr) -> ast.expr:
-        """The value assigned to a name, if there is exactly one assignment; else the expression itself."""
+        """Return the value assigned to a name, if there is exactly one assignment; else the expression itself."""
         for _ in range(5):
             if not isinstance(expression, ast.Name):
                 break
@@ -264,7 +266,7 @@ class Module:
         return expression
 
     def branches(self, node: ast.AST) -> tuple[Branch, ...]:
-        """The branches around a node, and around the only call of the function that it is in."""
+        """Return the branches around a node, and around the only call of the function that it is in."""
         found: list[Branch] = []
         functions: set[int] = set()
         module: Module | None = self
@@ -287,7 +289,7 @@ class Module:
         return None, node
 
     def fold(self, expression: ast.expr) -> Value:
-        """The constant value of an expression, or why it has none."""
+        """Return the constant value of an expression, or why it has none."""
         value = self._folded_at(expression, 0)
         if not isinstance(value, Unresolved):
             return value
@@ -327,7 +329,9 @@ class Module:
         return self._unknown(expression)
 
     def _unknown(self, expression: ast.expr) -> Unresolved:
-        """Why an expression has no constant value: the variable, option or argument that sets it, where one does."""
+        """Return why an expression has no constant value: the variable, option or argument that sets it, where one
+        does.
+        """
         variable = self._variable_read(expression)
         if variable:
             return Unresolved(f"${variable}, which the caller sets")
@@ -344,7 +348,7 @@ class Module:
         return Unresolved(f"{self.text(expression)}: known only at run time")
 
     def _variable_read(self, expression: ast.expr) -> str:
-        """The variable of `os.environ["NAME"]` or `os.getenv("NAME", ...)`; empty for anything else."""
+        """Return the variable of `os.environ["NAME"]` or `os.getenv("NAME", ...)`; empty for anything else."""
         name: ast.expr | None = None
         if isinstance(expression, ast.Subscript) and self.name(expression.value) == "os.environ":
             name = expression.slice
@@ -353,7 +357,7 @@ class Module:
         return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
 
     def _options(self) -> dict[str, str]:
-        """The options of the script's parsers, by the attribute that holds their value."""
+        """Return the options of the script's parsers, by the attribute that holds their value."""
         if self._named_options is None:
             self._named_options = {}
             for call in self.named("add_argument"):
@@ -391,12 +395,12 @@ class Module:
         return join(self._folded_at(value, depth + 1) for value in found if value is not None)
 
     def _is_filled(self, name: str) -> bool:
-        """Whether a method changes the list of a name."""
+        """Return whether a method changes the list of a name."""
         calls = self.named("append", "extend", "insert", "remove", "pop", "clear")
         return any(isinstance(call.func, ast.Attribute) and dotted(call.func.value) == name for call in calls)
 
     def scope_of(self, name: ast.Name) -> ast.AST | None:
-        """The innermost function, class or module that binds a name, if it does so once."""
+        """Return the innermost function, class or module that binds a name, if it does so once."""
         scope = innermost = self._walked.scopes.get(id(name))
         while scope is not None:
             found = self._walked.bound.get((id(scope), name.id))
@@ -408,12 +412,12 @@ class Module:
         return None
 
     def binding(self, name: str) -> ast.expr | None:
-        """The only value assigned to a name outside of functions; None if there is not exactly one."""
+        """Return the only value assigned to a name outside of functions; None if there is not exactly one."""
         found = self._walked.bound.get((id(self.tree), name), [])
         return found[0] if len(found) == 1 else None
 
     def bindings_of(self, name: ast.Name) -> list[ast.expr | None] | None:
-        """All bindings of a name in the innermost scope that binds it; None if nothing does."""
+        """Return all bindings of a name in the innermost scope that binds it; None if nothing does."""
         scope = self._walked.scopes.get(id(name))
         innermost = True
         while scope is not None:
@@ -440,12 +444,14 @@ _GPU_COUNTS = frozenset(
 
 
 def last(name: str) -> str:
-    """The last part of a dotted name."""
+    """Return the last part of a dotted name."""
     return name.rpartition(".")[2]
 
 
 def exclude_each_other(one: str, other: str) -> bool:
-    """Whether two conditions, as `Module.condition` gives them, are never true together: `a`, and `not a and b`."""
+    """Return whether two conditions, as `Module.condition` gives them, are never true together: `a`, and `not a and
+    b`.
+    """
     parts = [{_bare(part) for part in text.split(" and ") if part} for text in (one, other)]
     negated = [{f"not {part}" for part in each} for each in parts]
     if parts[0] & negated[1] or parts[1] & negated[0]:
@@ -459,18 +465,20 @@ def exclude_each_other(one: str, other: str) -> bool:
 
 
 def is_implied(one: str, other: str) -> bool:
-    """Whether a condition, as `Module.condition` gives it, certainly holds where another does: `a` where `a and b`."""
+    """Return whether a condition, as `Module.condition` returns it, certainly holds if another holds: `a` if `a and b`
+    holds.
+    """
     parts = [{_bare(part) for part in text.split(" and ") if part} for text in (one, other)]
     return parts[0] <= parts[1]
 
 
 def _bare(part: str) -> str:
-    """A part of a condition without the brackets around what is negated."""
+    """Return a part of a condition without the brackets around what is negated."""
     return re.sub(r"^not \((.*)\)$", r"not \1", part.strip())
 
 
 def argument(call: ast.Call, name: str, position: int | None = None) -> ast.keyword | ast.expr | None:
-    """The argument given as `name=`, or at `position`; None if it is not given (or hidden in `*args`)."""
+    """Return the argument given as `name=`, or at `position`; None if it is not given (or hidden in `*args`)."""
     for keyword in call.keywords:
         if keyword.arg == name:
             return keyword
@@ -482,12 +490,12 @@ def argument(call: ast.Call, name: str, position: int | None = None) -> ast.keyw
 
 
 def value_of(given: ast.keyword | ast.expr) -> ast.expr:
-    """The expression of an argument, positional or by keyword."""
+    """Return the expression of an argument, positional or by keyword."""
     return given.value if isinstance(given, ast.keyword) else given
 
 
 def is_none(expression: ast.expr) -> bool:
-    """Whether this is a literal None."""
+    """Return whether this is a literal None."""
     return isinstance(expression, ast.Constant) and expression.value is None
 
 
@@ -568,7 +576,7 @@ class Positions:
         self._python_lines = [0, *(match.end() for match in _LINE_END.finditer(text))] if "\r" in text else self._lines
 
     def offset(self, line: int, byte_column: int) -> int:
-        """The character offset of a position that Python gives as line (from 1) and column in UTF-8 bytes."""
+        """Return the character offset of Python's position: line (from 1) and column in UTF-8 bytes."""
         line = max(1, min(line, len(self._python_lines)))
         start = self._python_lines[line - 1]
         end = self._python_lines[line] if line < len(self._python_lines) else len(self._text)
@@ -578,7 +586,7 @@ class Positions:
         return start + len(content.encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore"))
 
     def bounds(self, node: ast.AST) -> tuple[int, int]:
-        """The start and end offset of a node that has a position; otherwise the start of the file."""
+        """Return the start and end offset of a node that has a position; otherwise the start of the file."""
         line = getattr(node, "lineno", None)
         if line is None:
             return 0, 0
@@ -589,11 +597,11 @@ class Positions:
         return start, max(start, self.offset(end_line, end_column))
 
     def span(self, node: ast.AST) -> Span:
-        """The span of a node."""
+        """Return the span of a node."""
         return self.between(*self.bounds(node))
 
     def between(self, start: int, end: int) -> Span:
-        """The span of `text[start:end]`, as from `span_of`, without counting lines from the start each time."""
+        """Return the span of `text[start:end]`, as from `span_of`, without counting lines from the start each time."""
         line = bisect_right(self._lines, start)
         end_line = bisect_right(self._lines, end)
         line_start = self._lines[line - 1]
@@ -608,7 +616,7 @@ class Positions:
         )
 
     def text(self, node: ast.AST, *, max_length: int = 120) -> str:
-        """The text of the node, on one line."""
+        """Return the text of the node, on one line."""
         start, end = self.bounds(node)
         written = " ".join(self._text[start : min(end, start + 4 * max_length)].split())
         return written if len(written) <= max_length else written[: max_length - 1] + "…"
@@ -623,7 +631,7 @@ class Assigned(NamedTuple):
 
 
 def attributes(module: Module) -> dict[str, list[Assigned]]:
-    """All assignments to attributes, in source order, by the object's dotted name."""
+    """Return all assignments to attributes, in source order, by the object's dotted name."""
     found: dict[str, list[Assigned]] = {}
     for node in module.nodes(ast.Assign):
         for target in node.targets:
@@ -635,7 +643,7 @@ def attributes(module: Module) -> dict[str, list[Assigned]]:
 
 
 def enclosing(module: Module, node: ast.AST) -> ast.AST:
-    """The function or module around a node, within which the order of statements is meaningful."""
+    """Return the function or module around a node, within which the order of statements is meaningful."""
     current = module.parent(node)
     while current is not None and not isinstance(current, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Module)):
         current = module.parent(current)
@@ -647,7 +655,9 @@ SPAWNS = frozenset(("torch.multiprocessing.spawn", "torch.multiprocessing.start_
 
 
 def places_given(module: Module, name: str) -> Iterator[tuple[ast.Call, str]]:
-    """Calls that give a variable to a function of this or another file, each with the place that it reaches."""
+    """Yield calls that pass a variable to a function of this or another file, each with the place that the variable
+    reaches.
+    """
     for call in module.calls if name else ():
         target, items = _target(module, call)
         if isinstance(target, ast.Name):
@@ -657,7 +667,7 @@ def places_given(module: Module, name: str) -> Iterator[tuple[ast.Call, str]]:
 
 
 def _target(module: Module, call: ast.Call) -> tuple[ast.expr | None, Sequence[ast.expr | None]]:
-    """The function that a call starts, and its arguments; the rank that a spawn gives first is None."""
+    """Return the function that a call starts, and its arguments; the rank that a spawn passes first is None."""
     if module.called(call) not in SPAWNS:
         return call.func, call.args
     function, given = argument(call, "fn", 0), argument(call, "args", 1)
@@ -667,7 +677,7 @@ def _target(module: Module, call: ast.Call) -> tuple[ast.expr | None, Sequence[a
 
 
 def place_of(module: Module, variable: ast.expr) -> str:
-    """The place of a function's own positional argument; empty for any other variable."""
+    """Return the place of a function's own positional argument; empty for any other variable."""
     function = module.outline.function_of(variable)
     if function is None or not isinstance(variable, ast.Name):
         return ""
@@ -678,5 +688,5 @@ def place_of(module: Module, variable: ast.expr) -> str:
 
 
 def qualified(module: Module, name: str) -> str:
-    """`stem.name` of a function or class, as its own file says it: of the file that it is imported from, or of this."""
+    """Return `stem.name` of a function or class, with the stem of the file that defines it."""
     return ".".join(name.split(".")[-2:]) if "." in name else f"{PurePosixPath(module.file.path).stem}.{name}"

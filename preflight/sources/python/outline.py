@@ -35,11 +35,11 @@ class Outline:
         self._function_of: dict[int, Function | None] = {}
 
     def parent(self, node: ast.AST) -> ast.AST | None:
-        """The node around this one."""
+        """Return the node around this one."""
         return self._walked.parents.get(id(node))
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The enclosing nodes, innermost first."""
+        """Yield the enclosing nodes, innermost first."""
         spend()
         parents = self._walked.parents
         at = parents.get(id(node))
@@ -52,7 +52,7 @@ class Outline:
             note_skipped(f"blocks within more than {_MAX_CLIMB} others were not followed")
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """The innermost function around a node."""
+        """Return the innermost function around a node."""
         parents, known = self._walked.parents, self._function_of
         passed: list[int] = []
         at = parents.get(id(node))
@@ -66,46 +66,46 @@ class Outline:
         return found
 
     def functions(self, name: str) -> Sequence[Function]:
-        """The functions and methods of this name."""
+        """Return the functions and methods of this name."""
         return self._functions.get(name, ())
 
     def calls_named(self, name: str) -> Sequence[ast.Call]:
-        """The calls of a function or method of this name, but not those of a module: `torch.save()`."""
+        """Return the calls of a function or method of this name, but not those of a module: `torch.save()`."""
         return self._calls.get(name, ())
 
     def assigned_once(self, target: ast.expr) -> ast.expr | None:
-        """The value assigned to `a.b`, if the script assigns it in one place."""
+        """Return the value assigned to `a.b`, if the script assigns it in one place."""
         found = self._attributes.get(ast.dump(target), ()) if isinstance(target, ast.Attribute) else ()
         return found[0] if len(found) == 1 else None
 
     def assignments(self, function: Function | None) -> dict[str, list[ast.expr]]:
-        """The values assigned to each variable in a function (None: outside all of them), by its dotted name."""
+        """Return the values assigned to each variable in a function (None: outside all of them), by its dotted name."""
         return self._assigned.get(id(function), {})
 
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
-        """The calls in a function (None: outside all of them)."""
+        """Return the calls in a function (None: outside all of them)."""
         return self._calls_in.get(id(function), ())
 
     def is_passed_on(self, name: str) -> bool:
-        """Whether a function is passed to another (`mp.spawn(main)`), which then calls it."""
+        """Return whether a function is passed to another (`mp.spawn(main)`), which then calls it."""
         return name in self._passed_on
 
     def is_else(self, node: ast.AST) -> bool:
-        """Whether this is directly in an else branch."""
+        """Return whether this is directly in an else branch."""
         return id(node) in self._else
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Whether this is directly in the guarded part of a `try`."""
-        return id(node) in self._guarded
+        """Return whether this is directly in the guarded part of a `try`."""
+        return id(node) in self._guard_of
 
     def following(self, statement: ast.AST) -> Sequence[ast.stmt]:
-        """The later statements of the same block."""
+        """Return the later statements of the same block."""
         spend()
         block, index = self._places.get(id(statement), ([], 0))
         return block[index + 1 :]
 
     def before(self, statement: ast.stmt) -> ast.stmt | None:
-        """The previous statement of the same block."""
+        """Return the previous statement of the same block."""
         spend()
         block, index = self._places.get(id(statement), ([], 0))
         return block[index - 1] if index > 0 else None
@@ -182,7 +182,7 @@ class Outline:
         return found
 
     @functools.cached_property
-    def _guarded(self) -> frozenset[int]:
+    def _guard_of(self) -> frozenset[int]:
         blocks = self._walked.by_kind.get(ast.Try, ())
         return frozenset(id(each) for block in blocks for each in getattr(block, "body", ()))
 
@@ -197,14 +197,14 @@ class Outline:
 
 
 def end_of(expression: ast.AST) -> str:
-    """The last part of a name: `rank` of `self.args.rank`."""
+    """Return the last part of a name: `rank` of `self.args.rank`."""
     if isinstance(expression, ast.Attribute):
         return expression.attr
     return expression.id if isinstance(expression, ast.Name) else ""
 
 
 def dotted(expression: ast.expr | None) -> str:
-    """`a.b.c` for names and attributes of names; empty for anything else."""
+    """Return `a.b.c` for names and attributes of names; empty for anything else."""
     parts: list[str] = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)

@@ -28,7 +28,7 @@ _OF_FLEET = re.compile(r"\bfleet\.(\w+)\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about fleet, role makers and the legacy transpiler, and those of the other Paddle modules."""
+    """Yield all claims about fleet, role makers and the legacy transpiler, and those of the other Paddle modules."""
     if _OF_PADDLE.search(module.file.text) is None:
         return
     yield from _roles(module)
@@ -39,7 +39,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _imports(module: Module) -> Iterator[Claim]:
-    """`import paddle.fluid` at the top of the script, where a failure ends the script."""
+    """Yield `import paddle.fluid` at the top of the script, where a failure ends the script."""
     for node in module.tree.body:
         fluid = isinstance(node, ast.Import) and any(
             name.name == "paddle.fluid" or name.name.startswith("paddle.fluid.") for name in node.names
@@ -74,7 +74,9 @@ def _roles(module: Module) -> Iterator[Claim]:
 
 
 def _fleet_calls(module: Module) -> Iterator[Claim]:
-    """The methods of fleet that the script or its modules call, located at its `fleet.init` or the first of them."""
+    """Yield the methods of fleet that the script or its modules call, located at its `fleet.init` or the first of
+    them.
+    """
     found: dict[str, ast.Call] = {}
     for call in module.calls:
         name = module.called(call)
@@ -91,7 +93,9 @@ def _fleet_calls(module: Module) -> Iterator[Claim]:
 
 
 def _fleet_init(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`fleet.init(is_collective=...)`, or the mode of its role maker or module; the default is parameter servers."""
+    """Yield `fleet.init(is_collective=...)`, or the mode of its role maker or module; the default is parameter
+    servers.
+    """
     yield module.claim("waits_for_servers", True, call, strength=Strength.DEFAULT, source="paddle")
     yield module.claim("parallel_environment", True, call, source="paddle")
     given = argument(call, "is_collective", 1)
@@ -154,7 +158,7 @@ def _endpoints(module: Module, expression: ast.expr) -> Value:
 
 
 def _split(item: Plain) -> Plain:
-    """`"a:1,b:2"` or `["a:1", "b:2"]` as a tuple."""
+    """Return `"a:1,b:2"` or `["a:1", "b:2"]` as a tuple."""
     if isinstance(item, str) and item:
         return tuple(part.strip() for part in item.split(",") if part.strip())
     if isinstance(item, tuple) and all(isinstance(part, str) for part in item):
@@ -163,6 +167,8 @@ def _split(item: Plain) -> Plain:
 
 
 def _literal_claims(module: Module, quantity: str, value: Value, at: ast.keyword | ast.expr) -> Iterator[Claim]:
-    """Only literals are claimed: in most scripts these values come from the environment, which has its own claims."""
+    """Yield claims of literals only: in most scripts these values come from the environment, which has its own
+    claims.
+    """
     if not isinstance(value, Unresolved):
         yield module.claim(quantity, value, at, source="paddle")

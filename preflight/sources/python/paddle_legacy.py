@@ -44,7 +44,7 @@ _READS = ("os.getenv", "os.environ.get")
 
 
 def fluid_claims(module: Module) -> Iterator[Claim]:
-    """All claims about the transpiler and the executors of its programs."""
+    """Yield all claims about the transpiler and the executors of its programs."""
     assigned = attributes(module)
     given_away = _given_to_transpilers(module)
     set_by_strategy = any(item.name == "num_trainers" for items in assigned.values() for item in items)
@@ -68,7 +68,7 @@ def fluid_claims(module: Module) -> Iterator[Claim]:
 
 
 def is_transpile(call: ast.Call) -> bool:
-    """Whether a call of `transpile` is that of Fluid, by its arguments."""
+    """Return whether a call of `transpile` is that of Fluid, by its arguments."""
     own = ("trainers", "pservers", "trainer_id")
     return any(argument(call, name) is not None for name in own) or len(call.args) >= 4
 
@@ -118,7 +118,7 @@ def _transpile(module: Module, call: ast.Call, assigned: dict[str, list[Assigned
 
 
 def _own_endpoint(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
-    """The endpoints of all trainers in nccl2 mode, and of this trainer."""
+    """Yield the endpoints of all trainers in nccl2 mode, and of this trainer."""
     own = argument(call, "current_endpoint", POSITIONS["current_endpoint"])
     trainers = argument(call, "trainers", POSITIONS["trainers"])
     for quantity, given in (("nccl2_own_endpoint", own), ("nccl2_endpoints", trainers)):
@@ -130,7 +130,7 @@ def _own_endpoint(module: Module, call: ast.Call, transpiler: Claim) -> Iterator
 
 
 def _is_number(module: Module, expression: ast.expr) -> bool:
-    """Whether this certainly is a whole number, such as `int(os.getenv("TRAINERS"))`."""
+    """Return whether this certainly is a whole number, such as `int(os.getenv("TRAINERS"))`."""
     made = module.definition(expression)
     if isinstance(made, ast.Call) and module.called(made) in ("int", "len"):
         return True
@@ -141,7 +141,7 @@ def _is_number(module: Module, expression: ast.expr) -> bool:
 def _ignored_update_mode(
     module: Module, call: ast.Call, settings: Sequence[Assigned], transpiler: Claim
 ) -> Iterator[Claim]:
-    """`sync_mode=False` in nccl2 mode, which the transpiler does not read there."""
+    """Yield `sync_mode=False` in nccl2 mode, which the transpiler does not read there."""
     given = argument(call, "sync_mode", POSITIONS["sync_mode"])
     if given is not None:
         value = lift(_update_mode, module.fold(value_of(given)))
@@ -153,7 +153,7 @@ def _ignored_update_mode(
 
 
 def _startup_program(module: Module, call: ast.Call, transpiler: Claim, *, takes_program: bool) -> Iterator[Claim]:
-    """Whether transpile gets the two programs that the script builds itself."""
+    """Yield whether transpile gets the two programs that the script builds itself."""
     program = argument(call, "program", POSITIONS["program"])
     guards = [guard for guard in module.named("program_guard") if len(guard.args) == 2]
     own = [guard for guard in guards if not _is_default(module, guard.args[1])]
@@ -186,7 +186,7 @@ def _is_default(module: Module, program: ast.expr) -> bool:
 
 
 def _server_places(module: Module) -> Iterator[Claim]:
-    """The place of each executor that runs the program of a server."""
+    """Yield the place of each executor that runs the program of a server."""
     programs = {
         dotted(target)
         for node in module.nodes(ast.Assign)
@@ -208,7 +208,7 @@ def _server_places(module: Module) -> Iterator[Claim]:
 
 
 def _devices(module: Module, place: ast.expr) -> Iterator[Value]:
-    """`gpu` or `cpu` for each place that an expression may be."""
+    """Yield `gpu` or `cpu` for each place that an expression may be."""
     made = module.definition(place)
     if isinstance(made, ast.IfExp) and re.search("cuda|gpu", module.text(made.test), re.IGNORECASE):
         yield from _devices(module, made.body)
@@ -224,7 +224,9 @@ def _update_mode(sync: Plain) -> Plain:
 
 
 def _configuration(module: Module, call: ast.Call) -> tuple[str, bool]:
-    """The name of the transpiler's configuration, and whether it is fully known; empty and true if it has none."""
+    """Return the name of the transpiler's configuration, and whether it is fully known; empty and true if it has
+    none.
+    """
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     made = module.definition(owner) if isinstance(owner, ast.Name) else owner
     if not isinstance(made, ast.Call) or not last(module.called(made)).endswith("DistributeTranspiler"):
@@ -244,7 +246,7 @@ def _mode(module: Module, settings: Sequence[Assigned], *, known: bool) -> Value
 
 
 def _state_configuration(module: Module, settings: Sequence[Assigned], because: tuple[Claim, ...]) -> Iterator[Claim]:
-    """The values assigned to a DistributeTranspilerConfig."""
+    """Yield the values assigned to a DistributeTranspilerConfig."""
     for item in settings:
         value: Value
         if item.name in _PLAIN:
@@ -262,7 +264,9 @@ def _state_configuration(module: Module, settings: Sequence[Assigned], because: 
 
 
 def _given_to_transpilers(module: Module) -> set[str]:
-    """The names of configurations that are passed to a transpiler with its own claims; an unnamed one is included."""
+    """Return the names of configurations that are passed to a transpiler with its own claims; an unnamed one is
+    included.
+    """
     found = {""}
     for call in module.calls:
         if last(module.called(call)).endswith("DistributeTranspiler"):
@@ -273,7 +277,7 @@ def _given_to_transpilers(module: Module) -> set[str]:
 
 
 def _lone_configuration(module: Module, made: ast.Call, assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
-    """The settings of a configuration passed to fleet.distributed_optimizer, for the script as a whole."""
+    """Yield the settings of a configuration passed to fleet.distributed_optimizer, for the script as a whole."""
     settings = truncate(assigned.get(module.bound_to(made), []), _MAX_SETTINGS, "settings of a strategy")
     transpiler = module.claim(
         "transpiler", _mode(module, settings, known=True), made, strength=Strength.DEFAULT, source="paddle"
@@ -283,7 +287,7 @@ def _lone_configuration(module: Module, made: ast.Call, assigned: dict[str, list
 
 
 def _texts(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]:
-    """Numbers that are read from the environment without conversion and therefore are strings."""
+    """Yield numbers that are read from the environment without conversion and therefore are strings."""
     for name in ("trainer_id", "trainers"):
         given = argument(call, name, POSITIONS[name])
         if given is None:
@@ -296,7 +300,7 @@ def _texts(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]
 
 
 def _reads_environment(module: Module, expression: ast.expr) -> bool:
-    """Whether this is a value from the environment, which is a string unless a default has another type."""
+    """Return whether this is a value from the environment, which is a string unless a default has another type."""
     if isinstance(expression, ast.Subscript):
         return module.name(expression.value) == "os.environ"
     if not isinstance(expression, ast.Call) or module.called(expression) not in _READS:
@@ -353,7 +357,7 @@ _INIT = {
 
 
 def cluster_train_claims(module: Module) -> Iterator[Claim | Reference]:
-    """All claims about cluster_train and PaddlePaddle 0.x."""
+    """Yield all claims about cluster_train and PaddlePaddle 0.x."""
     text = module.file.text
     if "PADDLE_PORT" in text and "HOSTS" in text:
         yield from _conf(module)
@@ -409,7 +413,7 @@ def _as_list(item: Plain) -> Plain:
 
 
 def _bare(host: str) -> str:
-    """`root@192.168.100.17:9090` is the host 192.168.100.17."""
+    """Return `root@192.168.100.17:9090` is the host 192.168.100.17."""
     return host.rpartition("@")[2].partition(":")[0].strip()
 
 
@@ -430,7 +434,7 @@ def _init(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _sources(module: Module, call: ast.Call) -> Iterator[Reference]:
-    """The index files of `define_py_data_sources2(train_list="train.list", ...)`, if they are in the tree."""
+    """Yield the index files of `define_py_data_sources2(train_list="train.list", ...)`, if they are in the tree."""
     for position, name in enumerate(("train_list", "test_list")):
         given = argument(call, name, position)
         value = module.fold(value_of(given)) if given is not None else None

@@ -33,7 +33,7 @@ _DIVIDING = re.compile(
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about programs, loops over batches and data sets."""
+    """Yield all claims about programs, loops over batches and data sets."""
     calls = grouped((last(module.called(call)), call) for call in module.calls)
     minimized = calls.get("minimize", [])
     first: dict[int, ast.Call] = {}
@@ -61,7 +61,9 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _clone(module: Module, call: ast.Call, first: dict[int, ast.Call]) -> Iterator[Claim]:
-    """Whether `clone(for_test=True)` comes before or after minimize, if both are unconditional and in one function."""
+    """Yield whether `clone(for_test=True)` comes before or after minimize, if both are unconditional and in one
+    function.
+    """
     given = argument(call, "for_test", 0)
     if given is None or module.fold(value_of(given)) != Known(True):
         yield from _state_training_clone(module, call, given)
@@ -84,7 +86,7 @@ _DIFFERS_IN_TRAINING = re.compile(r"drop_?out|batch_?norm", re.IGNORECASE)
 
 
 def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | ast.expr | None) -> Iterator[Claim]:
-    """A program for evaluation, by the name of its variable or function, that is cloned as it is for training."""
+    """Yield a program for evaluation, by the name of its variable or function, that is cloned as it is for training."""
     if (given is not None and module.fold(value_of(given)) != Known(False)) or not module.named("minimize"):
         return
     if given is not None and _DIFFERS_IN_TRAINING.search(module.file.text) is None:
@@ -102,7 +104,9 @@ def _state_training_clone(module: Module, call: ast.Call, given: ast.keyword | a
 
 
 def _is_replaced(module: Module, call: ast.Call) -> bool:
-    """Whether `fluid.io.get_inference_program` gives the clone's name another program, which it prunes for testing."""
+    """Return whether `fluid.io.get_inference_program` gives the clone's name another program, which it prunes for
+    testing.
+    """
     name = module.bound_to(call)
     return bool(name) and any(
         module.bound_to(other) == name and last(module.called(other)) == "get_inference_program"
@@ -111,7 +115,7 @@ def _is_replaced(module: Module, call: ast.Call) -> bool:
 
 
 def _state_startup(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
-    """Whether a script that trains a static program with its own Executor runs a startup program at all."""
+    """Yield whether a script that trains a static program with its own Executor runs a startup program at all."""
     executors = {module.bound_to(call) for call in calls.get("Executor", [])} - {""}
     runs = [c for c in calls.get("run", []) if isinstance(c.func, ast.Attribute) and dotted(c.func.value) in executors]
     if not runs:
@@ -128,7 +132,9 @@ def _state_startup(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator
 
 
 def _state_closed(module: Module, calls: dict[str, list[ast.Call]]) -> Iterator[Claim]:
-    """Whether an executor that trains in a loop is closed, for scripts that transpile their program themselves."""
+    """Yield whether an executor that trains in a loop is closed, for scripts that transpile their program
+    themselves.
+    """
     made = [call for name in ("Executor", "ParallelExecutor") for call in calls.get(name, [])]
     names = {module.bound_to(call): call for call in made if module.bound_to(call)}
     for call in calls.get("run", []):
@@ -149,7 +155,9 @@ def _is_in_loop(module: Module, node: ast.AST) -> bool:
 
 
 def _is_plain_run(module: Module, call: ast.Call) -> bool:
-    """Whether a call of Executor.run feeds or fetches, or names the main program: then it is not a startup program."""
+    """Return whether a call of Executor.run feeds or fetches, or names the main program: then it is not a startup
+    program.
+    """
     if argument(call, "feed", 1) is not None or argument(call, "fetch_list", 2) is not None:
         return True
     given = argument(call, "program", 0)
@@ -157,7 +165,7 @@ def _is_plain_run(module: Module, call: ast.Call) -> bool:
 
 
 def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
-    """`if trainer_id != 3 and batch_id > 100: break`: the loop ends sooner for some trainers."""
+    """Yield `if trainer_id != 3 and batch_id > 100: break`: the loop ends sooner for some trainers."""
     for node in loop.body:
         if not isinstance(node, ast.If):
             continue
@@ -177,7 +185,7 @@ def _state_uneven_loop(module: Module, loop: ast.For) -> Iterator[Claim]:
 
 
 def _rank_named(test: ast.expr) -> str:
-    """The rank that a condition compares, by name; empty if there is none."""
+    """Return the rank that a condition compares, by name; empty if there is none."""
     for node in ast.walk(test):
         if not isinstance(node, ast.Compare):
             continue
@@ -211,7 +219,7 @@ def _state_shuffle(module: Module, call: ast.Call, name: str) -> Iterator[Claim]
 
 
 def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
-    """Whether the files of a data set are this trainer's share."""
+    """Yield whether the files of a data set are this trainer's share."""
     if not call.args and not call.keywords:
         return
     given = call.args[0] if call.args else call.keywords[0].value
@@ -221,7 +229,7 @@ def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
 
 
 def _is_listing(module: Module, given: ast.expr) -> bool:
-    """Whether this is a literal list, or one that the script builds from the files of a folder."""
+    """Return whether this is a literal list, or one that the script builds from the files of a folder."""
     made = module.definition(given)
     if isinstance(made, ast.Call):
         return last(module.called(made)) in ("listdir", "glob")
@@ -237,7 +245,7 @@ _MAX_VARIABLES = 2000
 
 
 def feed_claims(module: Module) -> Iterator[Claim]:
-    """State the inputs that a run of the trained program does not get, and the lists of data sets that lack one."""
+    """State the inputs that a run of the trained program lacks, and the lists of data sets without one."""
     losses = [call for call in module.named("minimize") if call.args]
     inputs = _inputs(module)
     if len({module.text(call.args[0]) for call in losses}) != 1 or not inputs:
@@ -246,14 +254,14 @@ def feed_claims(module: Module) -> Iterator[Claim]:
     needed = _inputs_of(module, loss, inputs)
     if not needed:
         return
-    for given, fed in _fed(module, loss, inputs):
+    for given, fed in _fed_runs(module, loss, inputs):
         missing = sorted(needed - fed)
         if missing:
             yield module.claim("inputs_not_fed", tuple(missing), given, source="paddle")
 
 
 def _inputs(module: Module) -> dict[int, str]:
-    """The names of the data layers, by the call; empty if one has no literal name."""
+    """Return the names of the data layers, by the call; empty if one has no literal name."""
     found: dict[int, str] = {}
     for call in module.named("data"):
         name = module.called(call)
@@ -268,7 +276,7 @@ def _inputs(module: Module) -> dict[int, str]:
 
 
 def _inputs_of(module: Module, loss: ast.expr, inputs: dict[int, str]) -> set[str]:
-    """The names of the inputs that an expression is computed from."""
+    """Return the names of the inputs that an expression is computed from."""
     found: set[str] = set()
     seen: set[tuple[int, str]] = set()
     stack: list[tuple[ast.expr, Function | None]] = [(loss, module.outline.function_of(loss))]
@@ -282,12 +290,12 @@ def _inputs_of(module: Module, loss: ast.expr, inputs: dict[int, str]) -> set[st
             if not key[1] or key in seen:
                 continue
             seen.add(key)
-            stack.extend(_assigned(module, key[1], function))
+            stack.extend(_assignments(module, key[1], function))
     return found
 
 
-def _assigned(module: Module, name: str, function: Function | None) -> Iterator[tuple[ast.expr, Function | None]]:
-    """The expressions that a variable gets its value from, each with the function that it is in."""
+def _assignments(module: Module, name: str, function: Function | None) -> Iterator[tuple[ast.expr, Function | None]]:
+    """Yield the expressions that a variable gets its value from, each with the function that it is in."""
     for node in module.nodes(ast.Assign):
         if module.outline.function_of(node) is not function:
             continue
@@ -303,7 +311,9 @@ def _assigned(module: Module, name: str, function: Function | None) -> Iterator[
 def _values(
     module: Module, value: ast.expr, index: int | None, function: Function | None
 ) -> Iterator[tuple[ast.expr, Function | None]]:
-    """What a value, or its element, is: for a call of a function of the script what that returns."""
+    """Yield the expressions that a value, or its element, may be: for a call of the script's own function, its
+    results.
+    """
     if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
         yield value.elts[index], function
         return
@@ -318,8 +328,8 @@ def _values(
     yield value, function
 
 
-def _fed(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tuple[ast.AST, set[str]]]:
-    """Each run that fetches the loss, and each data set that trains, with the names of the inputs that it gets."""
+def _fed_runs(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Yield each run that fetches the loss, and each data set that trains, with the names of its inputs."""
     if any(True for _ in module.named(*_READERS[:-1])):
         return
     trains = any(True for _ in module.named("train_from_dataset"))
@@ -342,7 +352,7 @@ def _fed(module: Module, loss: ast.expr, inputs: dict[int, str]) -> Iterator[tup
 
 
 def _names_in_feed(module: Module, feed: ast.expr, inputs: dict[int, str]) -> set[str] | None:
-    """The names in a literal dictionary, or in the list of the feeder; None if unknown."""
+    """Return the names in a literal dictionary, or in the list of the feeder; None if unknown."""
     made = module.definition(feed)
     if isinstance(made, ast.Dict):
         names = [_input_name(module, key, inputs) for key in made.keys]
@@ -357,7 +367,7 @@ def _names_in_feed(module: Module, feed: ast.expr, inputs: dict[int, str]) -> se
 
 
 def _grows(module: Module, name: str) -> bool:
-    """Whether `feed[...] = ...` or `feed.update(...)` adds to a dictionary."""
+    """Return whether `feed[...] = ...` or `feed.update(...)` adds to a dictionary."""
     for node in module.nodes(ast.Subscript):
         if isinstance(node.ctx, ast.Store) and dotted(node.value) == name:
             return True
@@ -367,7 +377,7 @@ def _grows(module: Module, name: str) -> bool:
 
 
 def _listed_names(module: Module, listed: ast.keyword | ast.expr | None, inputs: dict[int, str]) -> set[str] | None:
-    """The names of the inputs in a literal list of names or variables; None if one is unknown."""
+    """Return the names of the inputs in a literal list of names or variables; None if one is unknown."""
     made = module.definition(value_of(listed)) if listed is not None else None
     if not isinstance(made, (ast.List, ast.Tuple)):
         return None
@@ -376,7 +386,7 @@ def _listed_names(module: Module, listed: ast.keyword | ast.expr | None, inputs:
 
 
 def _input_name(module: Module, item: ast.expr | None, inputs: dict[int, str]) -> str:
-    """The name of an input that is written as text, as a variable, or as its `.name`; empty if unknown."""
+    """Return the name of an input that is written as text, as a variable, or as its `.name`; empty if unknown."""
     if item is None:
         return ""
     folded = module.fold(item)
@@ -389,12 +399,12 @@ def _input_name(module: Module, item: ast.expr | None, inputs: dict[int, str]) -
 
 
 def _sources(module: Module, item: ast.expr) -> Iterator[tuple[ast.expr, Function | None]]:
-    """The expressions that a variable stands for, through one function that returns it."""
+    """Yield the possible expressions of a variable, through one function that returns it."""
     name = dotted(item)
-    for value, function in _assigned(module, name, module.outline.function_of(item)) if name else ():
+    for value, function in _assignments(module, name, module.outline.function_of(item)) if name else ():
         yield value, function
         if isinstance(value, ast.Name):
-            yield from _assigned(module, value.id, function)
+            yield from _assignments(module, value.id, function)
 
 
 _FLUID = ("fluid.", "paddle.")
@@ -408,7 +418,7 @@ _KEEPING = frozenset(("relu", "tanh", "sigmoid", "dropout", "softmax", "sequence
 
 
 def layer_claims(module: Module) -> Iterator[Claim]:
-    """All claims about tables, layers and optimizers."""
+    """Yield all claims about tables, layers and optimizers."""
     optimizers = {
         id(owner)
         for call in module.calls
@@ -465,7 +475,7 @@ def _embedding(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
 
 
 def _parameter(module: Module, given: ast.keyword | ast.expr) -> Value:
-    """The name in `fluid.ParamAttr(name="emb")`, `{"name": "emb"}` or `"emb"`."""
+    """Return the name in `fluid.ParamAttr(name="emb")`, `{"name": "emb"}` or `"emb"`."""
     expression = module.definition(value_of(given))
     if isinstance(expression, ast.Call) and last(module.called(expression)) == "ParamAttr":
         name = argument(expression, "name", 0)
@@ -508,7 +518,7 @@ def _number(item: Plain) -> int:
 
 
 def _last_dimension(module: Module, expression: ast.expr, depth: int = 0) -> Value:
-    """The last dimension of a layer's output, if it, or a layer before it, has it as a literal."""
+    """Return the last dimension of a layer's output, if it, or a layer before it, has it as a literal."""
     made = module.definition(expression)
     unknown = Unresolved(f"{module.text(expression)}: its sizes are not followed")
     if not isinstance(made, ast.Call) or depth > 40:

@@ -36,7 +36,7 @@ _MAX_SETTINGS = 200
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about strategies that the script itself creates."""
+    """Yield all claims about strategies that the script itself creates."""
     # Fluid's classes of this name have other attributes.
     made = [call for call in module.named("DistributedStrategy") if "fluid.incubate" not in module.called(call)]
     if not made:
@@ -45,14 +45,16 @@ def claims(module: Module) -> Iterator[Claim]:
     if len(made) == 1:
         # Of several it is not known which one Fleet is given.
         yield from _settings(module, truncate(assigned.get(module.bound_to(made[0]), []), _MAX_SETTINGS, "settings"))
-    yield from _emptied(module, made, assigned)
+    yield from _emptied_degrees(module, made, assigned)
     for name in dict.fromkeys(module.bound_to(call) for call in made):
         if name:
             yield from _strategy(module, truncate(assigned.get(name, []), _MAX_SETTINGS, "settings of a strategy"))
 
 
-def _emptied(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
-    """A dictionary of degrees that is given to a second strategy: the first one takes its inner settings out of it."""
+def _emptied_degrees(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[Assigned]]) -> Iterator[Claim]:
+    """Yield a dictionary of degrees that is given to a second strategy: the first one takes its inner settings out of
+    it.
+    """
     used: set[str] = set()
     owners = list(dict.fromkeys(module.bound_to(call) for call in made))
     items = [item for owner in owners for item in assigned.get(owner, []) if item.name == "hybrid_configs"]
@@ -67,7 +69,7 @@ def _emptied(module: Module, made: Sequence[ast.Call], assigned: dict[str, list[
 
 
 def _settings(module: Module, given: Sequence[Assigned]) -> Iterator[Claim]:
-    """Every attribute that is set, and every key of its dictionary, as `setting.paddle.NAME`."""
+    """Yield every attribute that is set, and every key of its dictionary, as `setting.paddle.NAME`."""
     for item in given:
         if not is_secret(item.name):
             yield from _setting(module, item.name, item.value, item.at, 0)
@@ -145,7 +147,9 @@ def _precedes(module: Module, first: Assigned, second: Assigned) -> bool:
 
 
 def _is_superseded(module: Module, switched: Sequence[Assigned], item: Assigned, later: Assigned) -> bool:
-    """Whether `later` follows another assignment to `a_sync` in its own branch, so that it does not go with `item`."""
+    """Return whether `later` follows another assignment to `a_sync` in its own branch, so that it does not go with
+    `item`.
+    """
     return any(
         other is not item and item.at.lineno < other.at.lineno and _precedes(module, other, later) for other in switched
     )
@@ -189,7 +193,7 @@ def _entries(module: Module, item: Assigned, quantities: dict[str, str]) -> Iter
 
 
 def _table(module: Module, value: ast.expr) -> ast.expr:
-    """What a value is, with `dict(a=1)` as `{"a": 1}`."""
+    """Return a value with `dict(a=1)` as `{"a": 1}`."""
     found = module.definition(value)
     if isinstance(found, ast.Call) and module.called(found) == "dict" and not found.args:
         if any(item.arg is None for item in found.keywords):
@@ -200,7 +204,7 @@ def _table(module: Module, value: ast.expr) -> ast.expr:
 
 
 def _hybrid(module: Module, item: Assigned) -> Iterator[Claim]:
-    """The degrees of `hybrid_configs`; Fleet determines a degree that is not above 0."""
+    """Yield the degrees of `hybrid_configs`; Fleet determines a degree that is not above 0."""
     table = _table(module, item.value)
     if not isinstance(table, ast.Dict) or None in table.keys:
         yield module.claim(

@@ -41,7 +41,7 @@ _SECONDS = {
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about process groups and model wrappers."""
+    """Yield all claims about process groups and model wrappers."""
     for call in module.named(*_PROCESS_GROUP_STARTERS):
         name = module.called(call)
         short = last(name)
@@ -66,7 +66,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def seconds(module: Module, expression: ast.expr) -> Value:
-    """A `timedelta(...)` in seconds, or why it is unknown."""
+    """Return a `timedelta(...)` in seconds, or why it is unknown."""
     found = module.definition(expression)
     if not isinstance(found, ast.Call) or last(module.called(found)) != "timedelta":
         return Unresolved(f"{module.text(expression)}: known only at run time")
@@ -94,7 +94,7 @@ _DRAWN = re.compile(r"port\w*\(")
 
 
 def _is_of_one(module: Module, call: ast.Call, positions: dict[str, int]) -> bool:
-    """Whether each process makes a group of its own, at an address that it draws."""
+    """Return whether each process creates its own group, at an address that it draws."""
     given = {name: argument(call, name, place) for name, place in positions.items()}
     found = {name: module.fold(value_of(each)) for name, each in given.items() if each is not None}
     alone = found.get("world_size") == Known(1) and found.get("rank") == Known(0)
@@ -127,7 +127,7 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
 
 
 def _backend(module: Module, expression: ast.expr) -> Value:
-    """A backend written as a string, or as `dist.Backend.GLOO`."""
+    """Return a backend written as a string, or as `dist.Backend.GLOO`."""
     written = module.name(module.definition(expression))
     if ".Backend." in f".{written}":
         return Known(last(written))
@@ -214,20 +214,20 @@ _MAX_CALLS = 24
 
 
 def need_claims(module: Module) -> Iterator[Claim]:
-    """All claims about groups that are needed or made."""
+    """Yield all claims about groups that are needed or made."""
     text = module.file.text
     made = _MAKING.search(_IMPORTS.sub("", text)) or _IMPORTED_MAKER.search(text)
     if made is not None:
         yield module.claim("script_feature", "group_made", module.tree, spelling=made.group(0), condition="")
     elif "torch" in text:
-        yield from _needed(module)
+        yield from _needs_group(module)
     if "environ" in text:
         yield from _rank_readers(module)
     yield from _calls_of_files(module)
 
 
-def _needed(module: Module) -> Iterator[Claim]:
-    """The first call that certainly runs and needs a group that the script does not make."""
+def _needs_group(module: Module) -> Iterator[Claim]:
+    """Yield the first call that certainly runs and needs a group that the script does not make."""
     strange = sorted(set(libraries(module)) - _LIBRARIES)
     if _MAKERS & set(strange):
         return
@@ -253,7 +253,7 @@ def _needed(module: Module) -> Iterator[Claim]:
 
 
 def _rank_readers(module: Module) -> Iterator[Claim]:
-    """Functions and constructors that read a variable of a launcher without a default."""
+    """Yield functions and constructors that read a variable of a launcher without a default."""
     stem = PurePosixPath(module.file.path).stem
     seen: set[str] = set()
     for node in module.nodes(ast.Subscript):
@@ -274,7 +274,7 @@ def _rank_readers(module: Module) -> Iterator[Claim]:
 
 
 def _name_of(module: Module, function: Function) -> str:
-    """The name by which a caller names a function: that of the class for a constructor."""
+    """Return the name by which a caller names a function: that of the class for a constructor."""
     outer = module.parent(function)
     if isinstance(outer, ast.ClassDef):
         return outer.name if function.name == "__init__" else ""
@@ -282,7 +282,7 @@ def _name_of(module: Module, function: Function) -> str:
 
 
 def _calls_of_files(module: Module) -> Iterator[Claim]:
-    """Calls, on every path through the script, of functions that it imports from other files."""
+    """Yield calls, on every path through the script, of functions that it imports from other files."""
     seen: set[str] = set()
     if _RANKS & given_variables(module):
         return
@@ -312,13 +312,15 @@ _MAX_DEPTH = 4
 
 
 def drawn_ports(module: Module) -> Iterator[Claim]:
-    """The first drawn port of the group in a place that every rank comes to: in MASTER_PORT, or in `init_method=`."""
+    """Yield the first drawn port of the group in a place that every rank comes to: in MASTER_PORT, or in
+    `init_method=`.
+    """
     text = module.file.text
     if _GROUP.search(text) is None or "seed(" in text:
         return
-    for node, ports in (*_assigned(module), *_written(module)):
+    for node, ports in (*_assigned(module), *_written_value(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
-        if not drawn or _who_comes(module, node) is not RankSet.ALL or _has_left(module, node):
+        if not drawn or _reaching_ranks(module, node) is not RankSet.ALL or _has_left(module, node):
             continue
         spawned = _in_spawned(module, node)
         if spawned or not any(module.called(call) in SPAWNS for call in module.named("spawn", "start_processes")):
@@ -328,8 +330,8 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
             return
 
 
-def _who_comes(module: Module, node: ast.AST) -> RankSet:
-    """The ranks that come to a place; in a function that its own module does not call, those which call it."""
+def _reaching_ranks(module: Module, node: ast.AST) -> RankSet:
+    """Return the ranks that reach a place; in a function that its own module does not call, the ranks that call it."""
     function = module.outline.function_of(node)
     if function is not None and not module.outline.calls_named(function.name):
         return ranks_of(module).inside(node).who
@@ -337,7 +339,7 @@ def _who_comes(module: Module, node: ast.AST) -> RankSet:
 
 
 def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
-    """The places that set MASTER_PORT, unless the group meets elsewhere: the port is then for something else."""
+    """Yield the places that set MASTER_PORT, unless the group meets elsewhere: the port is then for something else."""
     if "MASTER_PORT" not in module.file.text or _MEETS_ELSEWHERE.search(module.file.text):
         return
     for node in module.nodes(ast.Assign):
@@ -348,8 +350,8 @@ def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.
             yield node, [node.value]
 
 
-def _written(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
-    """The addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
+def _written_value(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
+    """Yield the addresses of groups, with what they are composed of: `"tcp://%s:%s" % (host, port)`."""
     for call in module.named("init_process_group", "init_distributed"):
         given, size = argument(call, "init_method", 1), argument(call, "world_size", 3)
         alone = size is not None and module.fold(value_of(size)) == Known(1)
@@ -364,7 +366,7 @@ _MEETS_ELSEWHERE = re.compile(r"init_method\s*=\s*[rf]?[\"'](?:tcp|file)://")
 
 
 def _has_left(module: Module, node: ast.Assign | ast.Call) -> bool:
-    """Whether some processes may leave before a node, or have a group or a port by then."""
+    """Return whether some processes may leave before a node, or have a group or a port by then."""
     function = module.outline.function_of(node)
     groups = module.named("init_process_group")
     earlier = any(module.outline.function_of(each) is function and each.lineno < node.lineno for each in groups)
@@ -376,7 +378,9 @@ _SHARED = re.compile(r"environ|getenv|\bopen\(|\brank\b|get_rank|Random\(|defaul
 
 
 def _drawn(module: Module, expression: ast.expr, *, sure: bool) -> bool:
-    """Whether a value is drawn at random, or is that of a free port; `sure`: what draws it has to be in this file."""
+    """Return whether a value is drawn at random, or is that of a free port; `sure`: what draws it has to be in this
+    file.
+    """
     made = module.definition(expression)
     while isinstance(made, ast.Call) and last(module.called(made)) in ("str", "int") and made.args:
         made = module.definition(made.args[0])
@@ -394,7 +398,7 @@ def _drawn(module: Module, expression: ast.expr, *, sure: bool) -> bool:
 
 
 def _in_spawned(module: Module, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a function that is run in each spawned process comes to a node."""
+    """Return whether a function that runs in each spawned process reaches a node."""
     function = module.outline.function_of(node)
     if function is None or depth > _MAX_DEPTH:
         return False

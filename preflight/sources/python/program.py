@@ -1,7 +1,7 @@
-"""A program: a script with the modules of the user's own that it imports, and what their names and calls stand for.
+"""A program: a script with the user's own modules that it imports, and the meaning of their names and calls.
 
-A name stands for the only value that is assigned to it, an argument for what the only call of its function gives, and a
-call of a function of the program for the only value that it returns. Where there are several, nothing is followed.
+A name means the only value that is assigned to it, an argument means the value in the only call of its function, and a
+call of a function of the program means the only value that it returns. If there are several, nothing is followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Place(NamedTuple):
-    """An expression, and the module of the program in which it stands."""
+    """An expression, and its module of the program."""
 
     module: Module
     expression: ast.expr
@@ -43,7 +43,7 @@ class Call(NamedTuple):
     is_making: bool = False
 
     def argument(self, name: str, position: int | None) -> ast.expr | None:
-        """What is given for a parameter, which may have no position; None if that is nothing, or not clear."""
+        """Return the argument for a parameter, which may have no position; None if it is missing or ambiguous."""
         # Python itself gives the object, or the number of the process.
         if position is not None and (self.is_spawn or self.is_making):
             position = position - 1 if position else None
@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its arguments are written out."""
+        """Return whether its arguments are written out."""
         starred = any(isinstance(each, ast.Starred) for each in self.node.args)
         return not starred and all(keyword.arg is not None for keyword in self.node.keywords)
 
@@ -70,7 +70,9 @@ class Program:
 
     @functools.cached_property
     def _own(self) -> list[Module] | None:
-        """The modules of the user's own; None if there are too many, one cannot be parsed, or code sets any names."""
+        """Return the modules of the user's own; None if there are too many, one cannot be parsed, or code sets any
+        names.
+        """
         texts, complete = imports.texts_of_modules(self.script)
         complete = complete and not any(_SETS_NAMES.search(each.text) for each in texts)
         complete = complete and not _SETS_NAMES.search(self.script.file.text)
@@ -80,16 +82,16 @@ class Program:
 
     @property
     def modules(self) -> tuple[Module, ...]:
-        """The script and its modules, if all could be read; otherwise the script alone."""
+        """Return the script and its modules, if all could be read; otherwise the script alone."""
         return (self.script, *(self._own or ()))
 
     @property
     def is_complete(self) -> bool:
-        """Whether all modules of the user's own could be read."""
+        """Return whether all modules of the user's own could be read."""
         return self._own is not None
 
     def called(self, module: Module, call: ast.Call) -> list[tuple[Module, Function]]:
-        """The functions and methods of the program that a call in a module may run."""
+        """Return the functions and methods of the program that a call in a module may run."""
         found = self.functions(module, call.func)
         if found or not isinstance(call.func, ast.Attribute):
             return found
@@ -101,7 +103,9 @@ class Program:
         ]
 
     def _classes(self, module: Module, receiver: ast.expr) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """The class of the program whose object an expression is: `self`, or what the only assignment of it makes."""
+        """Yield the class of the program whose object an expression is: `self`, or what the only assignment of it
+        makes.
+        """
         if isinstance(receiver, ast.Name) and receiver.id == "self":
             yield from ((module, each) for each in module.outline.above(receiver) if isinstance(each, ast.ClassDef))
             return
@@ -110,7 +114,7 @@ class Program:
             yield from self.classes(other, made.func)
 
     def classes(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, ast.ClassDef]]:
-        """The classes of the program for which a name in a module stands."""
+        """Yield the classes of the program that a name in a module means."""
         places = [(module, name.id)] if isinstance(name, ast.Name) else []
         for where, member in (*places, *self._members(module, name)):
             yield from (
@@ -118,12 +122,14 @@ class Program:
             )
 
     def _starts(self, module: Module, name: ast.expr) -> Iterator[Function]:
-        """The `__init__` that runs where an object of a class is made, unless objects of other classes run it, too."""
-        for _, owner in self.classes(module, name) if end_of(name) in self._made else ():
+        """Yield the `__init__` that runs where an object of a class is made, unless objects of other classes run it,
+        too.
+        """
+        for _, owner in self.classes(module, name) if end_of(name) in self._leaf_classes else ():
             yield from (each for each in owner.body if isinstance(each, _FUNCTIONS) and each.name == "__init__")
 
     def functions(self, module: Module, name: ast.expr) -> list[tuple[Module, Function]]:
-        """The functions of the program for which a name in a module stands."""
+        """Return the functions of the program that a name in a module means."""
         if end_of(name) in self._assigned:
             return []
         if isinstance(name, ast.Name) and (own := module.outline.functions(name.id)):
@@ -139,11 +145,11 @@ class Program:
         ]
 
     def calls(self, function: Function) -> list[Call]:
-        """The calls of a function in the program."""
+        """Return the calls of a function in the program."""
         return self._calls.get(id(function), [])
 
     def meaning(self, module: Module, expression: ast.expr) -> Place:
-        """What an expression stands for, as far as it can be followed."""
+        """Return the meaning of an expression, as far as it can be followed."""
         place = Place(module, expression)
         for _ in range(_MAX_STEPS):
             further = self._step(*place)
@@ -172,7 +178,7 @@ class Program:
         return None
 
     def _given(self, module: Module, name: ast.Name) -> Place | None:
-        """What the only call of the function around a name gives for it, if it is an argument."""
+        """Return the argument for a name in the only call of the function around it, if the name is a parameter."""
         function = module.outline.function_of(name)
         calls = self.calls(function) if function is not None else []
         if function is None or len(calls) != 1 or not calls[0].is_plain:
@@ -180,7 +186,7 @@ class Program:
         return self.argument(function, calls[0], name.id, module)
 
     def argument(self, function: Function, call: Call, name: str, module: Module) -> Place | None:
-        """What a call gives for a parameter of a function of a module, or its default."""
+        """Return the argument of a call for a parameter of a module's function, or its default."""
         places = [item.arg for item in (*function.args.posonlyargs, *function.args.args)]
         given = call.argument(name, places.index(name) if name in places else None)
         if given is not None:
@@ -200,7 +206,7 @@ class Program:
         return Place(other, end.value) if is_plain and isinstance(end, ast.Return) and end.value is not None else None
 
     def _members(self, module: Module, name: ast.expr) -> Iterator[tuple[Module, str]]:
-        """The modules of the program that a dotted name may mean, each with the rest of the name."""
+        """Yield the modules of the program that a dotted name may mean, each with the rest of the name."""
         if module.is_imported(dotted(name)):
             yield from self._named(module, module.name(name), 0)
 
@@ -216,7 +222,7 @@ class Program:
 
     @functools.cached_property
     def _assigned(self) -> frozenset[str]:
-        """The attributes that the program assigns anywhere, but to `self`."""
+        """Return the attributes that the program assigns anywhere, but to `self`."""
         return frozenset(
             node.attr
             for module in self.modules
@@ -225,8 +231,8 @@ class Program:
         )
 
     @functools.cached_property
-    def _made(self) -> frozenset[str]:
-        """The classes of the program from which no other derives."""
+    def _leaf_classes(self) -> frozenset[str]:
+        """Return the classes of the program that have no subclass."""
         classes = [each for module in self.modules for each in module.nodes(ast.ClassDef)]
         return frozenset(each.name for each in classes) - {end_of(base) for each in classes for base in each.bases}
 
@@ -250,7 +256,7 @@ def _imports_all(module: Module) -> bool:
 
 
 def _read(script: Module, path: str) -> Module | None:
-    """A module of a program; None if it cannot be parsed."""
+    """Return a module of a program; None if it cannot be parsed."""
     file = script.files.read(path)
     if not isinstance(file, SourceFile):
         return None

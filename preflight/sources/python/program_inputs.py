@@ -1,7 +1,7 @@
-"""Finds the inputs of a training program: the options and variables from which it takes its rank, port or batch.
+"""Finds the inputs of a training program: the options and variables that set its rank, port or batch.
 
-`init_process_group(rank=args.index)` shows that the option `--index` is the rank. A launch line that gives the option,
-or a variable that the program reads, then gives the rank of that one process.
+`init_process_group(rank=args.index)` shows that the option `--index` is the rank. A launch line with the option, or a
+variable that the program reads, then sets the rank of that one process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        """Whether it is given by its position."""
+        """Return whether the argument is positional."""
         return not self.names[0].startswith("-")
 
 
@@ -152,7 +152,7 @@ def _inputs(module: Module) -> Iterator[Input]:
 
 
 def _endpoint(module: Module, expression: ast.expr) -> Iterator[Input]:
-    """The host and port of `f"tcp://{args.host}:{args.port}"`."""
+    """Yield the host and port of `f"tcp://{args.host}:{args.port}"`."""
     found = module.definition(expression)
     pieces: list[ast.expr] = []
     if isinstance(found, ast.JoinedStr):
@@ -176,7 +176,7 @@ def _endpoint(module: Module, expression: ast.expr) -> Iterator[Input]:
 
 
 def _role(module: Module, expression: ast.expr) -> Iterator[Input]:
-    """The role of `Role.WORKER if args.role == "trainer" else Role.SERVER`."""
+    """Yield the role of `Role.WORKER if args.role == "trainer" else Role.SERVER`."""
     found = module.definition(expression)
     if not isinstance(found, ast.IfExp) or not isinstance(found.test, ast.Compare) or len(found.test.ops) != 1:
         return
@@ -193,7 +193,7 @@ _ROLES = {"WORKER": "TRAINER", "SERVER": "PSERVER"}
 
 
 def _resolve_input(module: Module, quantity: str, expression: ast.expr, depth: int = 0) -> Iterator[Input]:
-    """The input that an expression takes unchanged, through names, conversions and the arguments of one call."""
+    """Yield the input that an expression takes unchanged, through names, conversions and the arguments of one call."""
     if depth > _MAX_DEPTH:
         return
     found = module.definition(expression)
@@ -220,7 +220,7 @@ def _resolve_input(module: Module, quantity: str, expression: ast.expr, depth: i
 
 
 def _parameter(module: Module, quantity: str, name: ast.Name, depth: int) -> Iterator[Input]:
-    """The input of a parameter: an option of a command-line function, or the argument in its only call."""
+    """Yield the input of a parameter: an option of a command-line function, or the argument in its only call."""
     node: ast.AST | None = name
     while node is not None and not (
         isinstance(node, _FUNCTIONS) and name.id in [each.arg for each in _parameters(node)]
@@ -243,7 +243,7 @@ def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.ar
 
 
 def _is_command(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether the parameters of a function are options: of click, typer or fire."""
+    """Return whether the parameters of a function are options: of click, typer or fire."""
     for decorator in function.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         if last(dotted(called)) in ("option", "command", "argument"):
@@ -256,7 +256,7 @@ def _is_command(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _options(module: Module) -> Iterator[Option]:
-    """The options that the program declares."""
+    """Yield the options that the program declares."""
     for call in module.calls:
         short = last(module.called(call)) or getattr(call.func, "attr", "")
         if short == "add_argument" or module.called(call) in ("click.option", "click.argument"):

@@ -128,7 +128,7 @@ class PythonSource:
         self._imported: dict[tuple[str, str], Any] = {}
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether the name ends in `.py`, or the first line calls a Python interpreter."""
+        """Return whether the name ends in `.py`, or the first line calls a Python interpreter."""
         if file.path.endswith(".py"):
             return True
         head = file.text[:200].partition("\n")[0]
@@ -148,7 +148,7 @@ class PythonSource:
         return _rescope(self._readings[key], scope)
 
     def is_kept(self, file: SourceFile) -> bool:
-        """Whether reading it requires parsing; the result of that serves every role."""
+        """Return whether reading it requires parsing; the result of that serves every role."""
         return may_state_claims(file.text, "")
 
     def keep(self, file: SourceFile, tree: Tree, reading: Reading) -> None:
@@ -176,7 +176,7 @@ class PythonSource:
         return _select_for_role(self._readings[key], role, file.text)
 
     def _read_all(self, file: SourceFile, tree: Tree) -> Reading:
-        """The claims of the script as if it were started itself."""
+        """Return the claims of the script as if it were started itself."""
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
@@ -217,7 +217,7 @@ class PythonSource:
         )
 
     def _recipe(self, file: SourceFile, tree: Tree, name: str) -> Reading:
-        """The claims of one configuration of a module."""
+        """Return the claims of one configuration of a module."""
         parsed = parse(file)
         if isinstance(parsed, Note):
             return Reading(notes=(parsed,))
@@ -225,7 +225,7 @@ class PythonSource:
 
 
 def _read_started_commands(module: Module, file: SourceFile, tree: Tree) -> Reading:
-    """The launches of command lines that the script starts, and of jobs that it submits."""
+    """Return the launches of command lines that the script starts, and of jobs that it submits."""
     started = [_evaluate(each, file, tree) for each in started_commands.started_commands(module)]
     result = Reading()
     if started:
@@ -258,7 +258,7 @@ def _read_evaluated(commands: Sequence[Command], tree: Tree) -> Reading:
 
 
 def read_notebook(file: SourceFile, tree: Tree) -> Reading:
-    """The launches that the Python cells of a notebook make, at the lines of the cells."""
+    """Return the launches that the Python cells of a notebook make, at the lines of the cells."""
     code = python_of(file)
     if code is None:
         return Reading()
@@ -287,7 +287,7 @@ _MAIN = re.compile(r"^if __name__ ?== ?[\"']__main__[\"']:.*(?:\n(?:[ \t#].*)?)*
 
 
 def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
-    """The part of a script's full reading that counts if it is only imported."""
+    """Return the part of a script's full reading that counts if it is only imported."""
     if role == REACHED:
         own = {launch.scope for launch in reading.launches}
         reached = (each for each in reading.claims if each.quantity not in _NOT_REACHED and each.scope not in own)
@@ -321,7 +321,7 @@ def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
 
 
 def _rescope(reading: Reading, scope: Scope) -> Reading:
-    """The same reading, stated in `scope`."""
+    """Return the same reading, stated in `scope`."""
     if scope == WHOLE_JOB:
         return reading
     # A training program that starts something itself is not the launcher of the job.
@@ -346,7 +346,7 @@ _VERSION = ".".join(map(str, sys.version_info[:2]))
 
 
 def parse(file: SourceFile) -> ast.Module | Note:
-    """The syntax tree of a script, or a note at the location where it stops being Python 3."""
+    """Return the syntax tree of a script, or a note at the location where it stops being Python 3."""
     if len(file.text) > MAX_SCRIPT_BYTES:
         message = (
             f"{file.path} has {len(file.text)} characters, more than the limit of {MAX_SCRIPT_BYTES}"
@@ -381,7 +381,7 @@ _MAX_LINES = 50_000
 
 
 def python_of(file: SourceFile) -> SourceFile | None:
-    """The code of all cells that are Python; None for a file that is not a notebook, or has its lines in one."""
+    """Return the code of all cells that are Python; None for a file that is not a notebook, or has its lines in one."""
     try:
         cells: Any = json.loads(file.text).get("cells", ())
     except (ValueError, AttributeError, RecursionError):
@@ -410,7 +410,7 @@ def python_of(file: SourceFile) -> SourceFile | None:
 
 
 def _find(text: str, line: str, start: int) -> int:
-    """Where a line of code, with its line end, begins in the JSON, in which characters may be escaped."""
+    """Return where a line of code, with its line end, begins in the JSON, in which characters may be escaped."""
     for ascii_only in (False, True):
         escaped = json.dumps(line, ensure_ascii=ascii_only)
         found = text.find(escaped, start)
@@ -420,7 +420,7 @@ def _find(text: str, line: str, start: int) -> int:
 
 
 def _is_python(lines: list[str]) -> bool:
-    """Whether a cell is valid Python without its magic lines, and not code of another language."""
+    """Return whether a cell is valid Python without its magic lines, and not code of another language."""
     if not lines or lines[0].lstrip().startswith("%%"):
         return False
     code = "".join("\n" if _MAGIC.match(line) else line for line in lines)
@@ -440,6 +440,6 @@ _BY_ROLE = {"": _ALL_WORDS, REACHED: (*_ALL_WORDS, "Dataset"), "module": _MODULE
 
 
 def may_state_claims(text: str, role: str) -> bool:
-    """Whether a script that is read in this role may state anything. A script that is started always may."""
+    """Return whether a script that is read in this role may state anything. A script that is started always may."""
     words = _BY_ROLE.get(role)
     return words is None or any(word in text for word in words)

@@ -1,6 +1,6 @@
-"""Determines for which ranks a condition is true, and which ranks run a part of a script.
+"""Determines the ranks for which a condition is true, and the ranks that run a part of a script.
 
-`rank == 0` is true for one rank of the job, `local_rank == 0` for one rank of every node. Anything uncertain is
+`rank == 0` is true for one rank of the job, `local_rank == 0` for one rank on every node. Anything uncertain is
 `UNDECIDED`, which no reader treats as either.
 """
 
@@ -90,7 +90,7 @@ _DIVIDES = re.compile(r"distributed_type|deepspeed|fsdp|zero_?stage|shard", re.I
 
 
 def ranks_where_true(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
-    """The ranks for which a condition is true. `ALL`: it does not depend on ranks."""
+    """Return the ranks for which a condition is true. `ALL`: it does not depend on ranks."""
     if depth > _MAX_DEPTH:
         return RankSet.UNDECIDED
     if isinstance(test, ast.BoolOp):
@@ -120,7 +120,7 @@ _ASKS_FOR_RANKS = re.compile(
 
 
 def ranks_where_false(module: Module, test: ast.expr, depth: int = 0) -> RankSet:
-    """The ranks for which a condition is false.
+    """Return the ranks for which a condition is false.
 
     `a and rank != 0` is false for every rank where `a` is, unless `a` asks whether there are several ranks at all.
     """
@@ -137,12 +137,14 @@ _TRIED = 64
 
 
 def first_without(module: Module, test: ast.expr, *, otherwise: bool) -> int | None:
-    """The lowest rank of the job for which a condition is false, or true for `otherwise`; None if that is not known."""
+    """Return the lowest rank of the job for which a condition is false, or true for `otherwise`; None if that is not
+    known.
+    """
     return next((rank for rank in range(_TRIED) if _truth(module, test, rank) is otherwise), None)
 
 
 def _truth(module: Module, test: ast.expr, rank: int) -> bool | None:
-    """Whether a condition is true on a rank; None if it does not depend on the rank alone."""
+    """Return whether a condition is true on a rank; None if it does not depend on the rank alone."""
     if isinstance(test, ast.BoolOp):
         parts = [_truth(module, part, rank) for part in test.values]
         deciding = isinstance(test.op, ast.Or)
@@ -160,7 +162,7 @@ def _truth(module: Module, test: ast.expr, rank: int) -> bool | None:
 
 
 def _number(module: Module, expression: ast.expr, rank: int) -> Any:
-    """The value of a side of a comparison on a rank of the job; None if it is not known."""
+    """Return the value of a side of a comparison on a rank of the job; None if it is not known."""
     if is_rank(module, expression):
         return None if is_local(module, expression) else rank
     if isinstance(expression, ast.BinOp) and isinstance(expression.op, (ast.Mod, ast.FloorDiv)):
@@ -172,7 +174,7 @@ def _number(module: Module, expression: ast.expr, rank: int) -> Any:
 
 
 def complement(who: RankSet) -> RankSet:
-    """The ranks for which the opposite of a condition is true."""
+    """Return the ranks for which the opposite of a condition is true."""
     return _COMPLEMENTS.get(who, who)
 
 
@@ -239,8 +241,8 @@ def _undecided_ranks(test: ast.expr) -> RankSet:
 
 
 def _evaluate_name(module: Module, test: ast.expr, depth: int) -> RankSet:
-    """`is_main`, `is_main_process()`, `self.is_master`: judging by its assignment or return value, otherwise by its
-    name.
+    """Return `is_main`, `is_main_process()`, `self.is_master`: judging by its assignment or return value, otherwise by
+    its name.
     """
     called = test.func if isinstance(test, ast.Call) else test
     name = end_of(called)
@@ -270,7 +272,9 @@ def _returned_expression(function: Function) -> list[ast.expr]:
 
 
 def is_rank(module: Module, expression: ast.expr) -> bool:
-    """Whether an expression is a rank: `rank`, `args.local_rank`, `dist.get_rank()`, `int(os.environ["RANK"])`."""
+    """Return whether an expression is a rank: `rank`, `args.local_rank`, `dist.get_rank()`,
+    `int(os.environ["RANK"])`.
+    """
     if isinstance(expression, ast.Call):
         if end_of(expression.func) in ("int", "str") and len(expression.args) == 1:
             return is_rank(module, expression.args[0])
@@ -283,7 +287,7 @@ def is_rank(module: Module, expression: ast.expr) -> bool:
 
 
 def is_of_rank(module: Module, expression: ast.expr, depth: int = 0) -> bool:
-    """Whether a rank is in an expression, or in what its names are assigned once."""
+    """Return whether a rank is in an expression, or in what its names are assigned once."""
     for node in ast.walk(expression):
         if not isinstance(node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)):
             continue
@@ -294,7 +298,9 @@ def is_of_rank(module: Module, expression: ast.expr, depth: int = 0) -> bool:
 
 
 def _is_spawned_index(module: Module, expression: ast.expr) -> bool:
-    """Whether a name is the first parameter of a function that `mp.spawn` runs, which is the index of its process."""
+    """Return whether a name is the first parameter of a function that `mp.spawn` runs, which is the index of its
+    process.
+    """
     if not isinstance(expression, ast.Name) or "spawn" not in module.by_name:
         return False
     function = module.outline.function_of(expression)
@@ -312,7 +318,7 @@ def _first_of(module: Module, rank: ast.expr) -> RankSet:
 
 
 def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
-    """Whether a rank counts from 0 on every node: judging by its assignment, otherwise by its name."""
+    """Return whether a rank counts from 0 on every node: judging by its assignment, otherwise by its name."""
     meant = module.definition(rank) if isinstance(rank, ast.Name) else rank
     if isinstance(meant, ast.Attribute) and _is_of_job(module, meant.value):
         return False
@@ -333,7 +339,7 @@ def is_local(module: Module, rank: ast.expr, depth: int = 0) -> bool:
 
 
 def _holds_rank_of_job(module: Module, name: ast.Name | ast.Attribute) -> bool:
-    """Whether what a script calls local rank is, wherever it is assigned, the rank in the whole job."""
+    """Return whether what a script calls local rank is, wherever it is assigned, the rank in the whole job."""
     values = [
         node.value
         for node in module.nodes(ast.Assign)
@@ -344,7 +350,7 @@ def _holds_rank_of_job(module: Module, name: ast.Name | ast.Attribute) -> bool:
 
 
 def _is_of_job(module: Module, owner: ast.expr) -> bool:
-    """Whether `.local_rank` of an object is the rank in the whole job.
+    """Return whether `.local_rank` of an object is the rank in the whole job.
 
     In `ParallelEnv()`, at first `Env()`, it is an old name for it (paddle/distributed/parallel.py).
     """
@@ -356,7 +362,7 @@ def _is_of_job(module: Module, owner: ast.expr) -> bool:
 
 
 def variable_read(module: Module, expression: ast.expr) -> str | None:
-    """The variable that `os.environ["X"]`, `os.environ.get("X", ...)` or `os.getenv("X")` reads."""
+    """Return the variable that `os.environ["X"]`, `os.environ.get("X", ...)` or `os.getenv("X")` reads."""
     key: ast.expr | None = None
     if isinstance(expression, ast.Subscript) and module.name(expression.value) == "os.environ":
         key = expression.slice
@@ -400,7 +406,7 @@ class Ranks:
         self._inside: dict[int, RankGuard] = {}
 
     def inside(self, node: ast.AST) -> RankGuard:
-        """The ranks that run a node, among those that enter its function."""
+        """Return the ranks that run a node, among those that enter its function."""
         # From the outside in, each node once: the branches of a long `elif` are nested.
         passed: list[tuple[ast.AST, ast.AST]] = []
         child, found = node, self._inside.get(id(node))
@@ -417,7 +423,7 @@ class Ranks:
         return found
 
     def _within(self, child: ast.AST, parent: ast.AST) -> RankGuard:
-        """The ranks that run a node, among those that run its parent."""
+        """Return the ranks that run a node, among those that run its parent."""
         found = RankGuard(RankSet.ALL)
         if isinstance(parent, (ast.If, ast.IfExp)) and child is not parent.test:
             is_else = self._outline.is_else(child)
@@ -431,7 +437,7 @@ class Ranks:
         return _narrower(found, self._after_exits.get(id(child), RankGuard(RankSet.ALL)))
 
     def guard_of(self, node: ast.AST) -> RankGuard:
-        """The ranks that run a node, as far as the calls of its function in this script show."""
+        """Return the ranks that run a node, as far as the calls of its function in this script show."""
         inside = self.inside(node)
         function = self._outline.function_of(node)
         if inside.who is not RankSet.ALL or function is None:
@@ -475,7 +481,7 @@ class Ranks:
 
     @functools.cached_property
     def _after_exits(self) -> dict[int, RankGuard]:
-        """Statements after `if rank != 0: return`, by id."""
+        """Return statements after `if rank != 0: return`, by id."""
         found: dict[int, RankGuard] = {}
         for branch in self._module.nodes(ast.If):
             if branch.orelse or not _leaves(self._module, branch.body[-1]):
@@ -493,7 +499,7 @@ class Ranks:
 
 
 def decorated(function: Function) -> RankGuard:
-    """The ranks that run a function according to its decorator (`@rank_zero_only`); every rank without one."""
+    """Return the ranks that run a function according to its decorator (`@rank_zero_only`); every rank without one."""
     for decorator in function.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         if _DECORATORS.search(end_of(called)):
@@ -503,7 +509,7 @@ def decorated(function: Function) -> RankGuard:
 
 @functools.lru_cache(maxsize=1)
 def ranks_of(module: Module) -> Ranks:
-    """The ranks of a script, computed once for all readers of it."""
+    """Return the ranks of a script, computed once for all readers of it."""
     return Ranks(module)
 
 

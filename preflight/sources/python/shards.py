@@ -65,7 +65,7 @@ _DIVIDES = re.compile(r"//|% ?\w|ceil\(|\w\s*:\s*:|range\([^)\n]*rank|_split\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about uneven shares."""
+    """Yield all claims about uneven shares."""
     yield from _streams(module)
     yield from _readers_by_rank(module)
     if "::" in module.file.text:
@@ -89,7 +89,7 @@ def claims(module: Module) -> Iterator[Claim]:
         text = module.source(function)
         if "rank" not in text or _DIVIDES.search(text) is None:
             continue
-        found = next(_uneven(module, function, text), None)
+        found = next(_uneven_shares(module, function, text), None)
         if found is None:
             continue
         kind, place = found
@@ -102,7 +102,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _streams(module: Module) -> Iterator[Claim]:
-    """A set that is streamed and split by node, for a loop in which the ranks wait for each other at every step."""
+    """Yield a set that is streamed and split by node, in a loop where the ranks wait for each other at every step."""
     text = module.file.text
     splits = module.named("split_dataset_by_node")
     if not splits or _STREAMING.search(text) is None or _WAITING.search(text) is None or "backward(" not in text:
@@ -116,7 +116,9 @@ def _streams(module: Module) -> Iterator[Claim]:
 
 
 def _readers_by_rank(module: Module) -> Iterator[Claim]:
-    """`if rank == 0: reader = batch(a, 64)` and `else: reader = batch(b, 64)`: as many steps as each data set has."""
+    """Yield `if rank == 0: reader = batch(a, 64)` and `else: reader = batch(b, 64)`: as many steps as each data set
+    has.
+    """
     for branch in module.nodes(ast.If):
         if not branch.orelse or ranks_where_true(module, branch.test) in (RankSet.ALL, RankSet.UNDECIDED):
             continue
@@ -130,7 +132,7 @@ def _readers_by_rank(module: Module) -> Iterator[Claim]:
 
 
 def _reader(module: Module, statements: list[ast.stmt]) -> ast.Call | None:
-    """The one loader that a branch assigns."""
+    """Return the one loader that a branch assigns."""
     found = [
         node.value
         for node in statements
@@ -142,7 +144,9 @@ def _reader(module: Module, statements: list[ast.stmt]) -> ast.Call | None:
 
 
 def _strided_loops(module: Module) -> Iterator[Claim]:
-    """`mine = files[rank::size]`, and a loop over it that trains: each rank takes as many steps as its files have."""
+    """Yield `mine = files[rank::size]`, and a loop over it that trains: each rank takes as many steps as its files
+    have.
+    """
     names = {
         end_of(target): node.value
         for node in module.nodes(ast.Assign)
@@ -173,7 +177,9 @@ _SEEDING = ("seed", "manual_seed", "set_seed", "seed_everything", "default_rng",
 
 
 def _orders_by_rank(module: Module) -> Iterator[Claim]:
-    """A list divided by rank whose order differs between ranks: shuffled without one seed, just listed, or of a set."""
+    """Yield a list divided by rank whose order differs between ranks: shuffled without one seed, just listed, or of a
+    set.
+    """
     seeds = list(module.named(*_SEEDING))
     ranked = [call for call in seeds if any(_mentions_rank(module, item) for item in call.args)]
     for divided in _divided_by_rank(module):
@@ -193,7 +199,7 @@ def _orders_by_rank(module: Module) -> Iterator[Claim]:
 
 
 def _divided_by_rank(module: Module) -> Iterator[ast.Name]:
-    """The lists of `items[rank::size]` and `for i, item in enumerate(items) if i % size == rank`."""
+    """Yield the lists of `items[rank::size]` and `for i, item in enumerate(items) if i % size == rank`."""
     for node in module.nodes(ast.Subscript):
         if _is_strided_by_rank(module, node) and isinstance(node.value, ast.Name):
             yield node.value
@@ -206,21 +212,23 @@ def _divided_by_rank(module: Module) -> Iterator[ast.Name]:
 
 
 def _lists_a_set(module: Module, value: ast.AST) -> bool:
-    """Whether a value is a list of a set."""
+    """Return whether a value is a list of a set."""
     if not isinstance(value, ast.Call) or last(module.called(value)) not in ("list", "tuple") or len(value.args) != 1:
         return False
     return _is_set(module, value.args[0])
 
 
 def _is_set(module: Module, value: ast.expr) -> bool:
-    """Whether a value is a set, which is not one of numbers: these keep their order."""
+    """Return whether a value is a set, which is not one of numbers: these keep their order."""
     made = module.definition(value)
     is_made = isinstance(made, ast.Call) and last(module.called(made)) in ("set", "frozenset")
     return (is_made or isinstance(made, (ast.Set, ast.SetComp))) and "int(" not in module.source(made)
 
 
 def _numbered_sets(module: Module) -> Iterator[Claim]:
-    """`{name: i for i, name in enumerate(set(names))}`, the same as a loop, and `dict(zip(set(names), range(9)))`."""
+    """Yield `{name: i for i, name in enumerate(set(names))}`, the same as a loop, and `dict(zip(set(names),
+    range(9)))`.
+    """
     found: list[tuple[ast.expr, ast.AST, str]] = []
     for node in module.nodes(ast.DictComp):
         numbered = _numbered(module, node.generators[0].target, node.generators[0].iter)
@@ -252,13 +260,13 @@ def _numbered_sets(module: Module) -> Iterator[Claim]:
 
 
 def _table(module: Module, node: ast.AST) -> str:
-    """The name that a table gets: `self.number`; empty if it is used as it is."""
+    """Return the name of a table: `self.number`; empty if the table is used directly."""
     parent = module.parent(node)
     return dotted(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
 
 
 def _is_kept(module: Module, node: ast.AST, table: str) -> bool:
-    """Whether a table is more than a help within one function: it is stored, returned or passed on."""
+    """Return whether a table is more than a help within one function: it is stored, returned or passed on."""
     function = module.outline.function_of(node)
     if function is None or "." in table or not table:
         return True
@@ -274,7 +282,9 @@ def _is_kept(module: Module, node: ast.AST, table: str) -> bool:
 
 
 def _numbered(module: Module, target: ast.expr, items: ast.expr) -> tuple[str, str] | None:
-    """The names of the number and the item in `for i, item in enumerate(set(items))`; None for any other loop."""
+    """Return the names of the number and the item in `for i, item in enumerate(set(items))`; None for any other
+    loop.
+    """
     if not isinstance(items, ast.Call) or last(module.called(items)) != "enumerate" or not items.args:
         return None
     counted = module.definition(items.args[0])
@@ -297,8 +307,8 @@ def _is_strided_by_rank(module: Module, value: ast.expr) -> bool:
     return is_rank(module, part.lower)
 
 
-def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
-    """The kinds of uneven shares in a function, each with its location."""
+def _uneven_shares(module: Module, function: Function, text: str) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the kinds of uneven shares in a function, each with its location."""
     for kind, words, find in (
         ("clamp", ("min(", " > "), _clamp),
         ("rest", ("- 1",), _remainder),
@@ -310,7 +320,7 @@ def _uneven(module: Module, function: Function, text: str) -> Iterator[tuple[str
 
 
 def _clamp(module: Module, function: Function) -> ast.AST | None:
-    """`min((rank + 1) * per, n)` where `per` is a share rounded up."""
+    """Return `min((rank + 1) * per, n)` where `per` is a share rounded up."""
     nodes = list(ast.walk(function))
     if len(nodes) > 20 * _MAX_LENGTH:
         return None
@@ -352,7 +362,7 @@ def _clamp(module: Module, function: Function) -> ast.AST | None:
 
 
 def _remainder(module: Module, function: Function) -> ast.AST | None:
-    """`end = n if rank == size - 1 else start + per`, or the same with `if`: the last rank takes the rest."""
+    """Return `end = n if rank == size - 1 else start + per`, or the same with `if`: the last rank takes the rest."""
     for node in ast.walk(function):
         if not isinstance(node, (ast.If, ast.IfExp)) or not _is_last(module, node.test):
             continue
@@ -365,7 +375,9 @@ def _remainder(module: Module, function: Function) -> ast.AST | None:
 
 
 def _stride(module: Module, function: Function) -> ast.AST | None:
-    """`range(rank, n, size)`, `items[rank::size]` or `array_split(items, size)[rank]` of a sampler or set of shards."""
+    """Return `range(rank, n, size)`, `items[rank::size]` or `array_split(items, size)[rank]` of a sampler or set of
+    shards.
+    """
     around = _enclosing_scope(module, function)
     names = (around.name, *(end_of(base) for base in around.bases)) if isinstance(around, ast.ClassDef) else ()
     names = names or (function.name,)
@@ -389,7 +401,7 @@ def _stride(module: Module, function: Function) -> ast.AST | None:
 
 
 def _selects_by_rank(module: Module, test: ast.expr) -> bool:
-    """`i % size == rank`."""
+    """Return `i % size == rank`."""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
         return False
     left, right = test.left, test.comparators[0]
@@ -398,7 +410,7 @@ def _selects_by_rank(module: Module, test: ast.expr) -> bool:
 
 
 def _is_last(module: Module, test: ast.expr) -> bool:
-    """`rank == size - 1`, `rank < size - 1`."""
+    """Return `rank == size - 1`, `rank < size - 1`."""
     if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not is_rank(module, test.left):
         return False
     right = test.comparators[0]
@@ -413,14 +425,14 @@ def _is_last(module: Module, test: ast.expr) -> bool:
 
 
 def _is_whole(expression: ast.expr) -> bool:
-    """`len(dataset)`, `n`, `self.total`: the total, not the share of one rank."""
+    """Return `len(dataset)`, `n`, `self.total`: the total, not the share of one rank."""
     if isinstance(expression, ast.Call):
         return end_of(expression.func) == "len"
     return bool(re.fullmatch(r"n|num_\w+|total\w*|length|size|\w*_(?:len|length|count|total|end)", end_of(expression)))
 
 
 def _is_rounded_up(module: Module, expression: ast.expr) -> bool:
-    """`ceil(n / size)`, `int(math.ceil(n * 1.0 / size))`, `(n + size - 1) // size`, `-(-n // size)`."""
+    """Return `ceil(n / size)`, `int(math.ceil(n * 1.0 / size))`, `(n + size - 1) // size`, `-(-n // size)`."""
     if isinstance(expression, ast.Call):
         if last(module.called(expression)) == "ceil" and len(expression.args) == 1:
             divided = expression.args[0]
@@ -449,7 +461,7 @@ def _is_count(expression: ast.expr) -> bool:
 
 
 def _is_start(module: Module, expression: ast.expr, shares: set[str]) -> bool:
-    """`rank * per`, `(rank + 1) * per - 1`."""
+    """Return `rank * per`, `(rank + 1) * per - 1`."""
     for node in ast.walk(expression):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
             names = {end_of(each) for each in ast.walk(node)}
@@ -460,13 +472,13 @@ def _is_start(module: Module, expression: ast.expr, shares: set[str]) -> bool:
 
 
 def _adds_share(expression: ast.expr, shares: set[str], starts: set[str]) -> bool:
-    """`start + per`."""
+    """Return `start + per`."""
     names = {end_of(node) for node in ast.walk(expression)}
     return isinstance(expression, ast.BinOp) and bool(names & shares) and bool(names & starts)
 
 
 def _is_unsynchronized(module: Module, function: Function) -> bool:
-    """Whether this divides something other than the samples of a training run."""
+    """Return whether this divides something other than the samples of a training run."""
     around = _enclosing_scope(module, function)
     names = (function.name, around.name if isinstance(around, ast.ClassDef) else "")
     if any(UNSYNCHRONIZED_WORK.search(name) for name in (*names, module.file.path.rpartition("/")[2])):
@@ -476,7 +488,7 @@ def _is_unsynchronized(module: Module, function: Function) -> bool:
 
 
 def _enclosing_scope(module: Module, function: Function) -> ast.AST:
-    """The class of a method, or the function itself."""
+    """Return the class of a method, or the function itself."""
     return next((outer for outer in module.outline.above(function) if isinstance(outer, ast.ClassDef)), function)
 
 
@@ -489,7 +501,7 @@ _CHANGES = ("append", "extend", "insert", "pop", "remove", "clear")
 
 
 class Items(NamedTuple):
-    """The number of items of a list, where that is written, and whether the script itself says it."""
+    """The number of items of a written list, and whether the script itself contains the list."""
 
     number: int
     span: Span
@@ -504,7 +516,7 @@ class Setting(NamedTuple):
 
 
 def items_of(module: Module, expression: ast.expr, depth: int = 0) -> Items | None:
-    """The number of items of a list; None if it is not known."""
+    """Return the number of items of a list; None if it is not known."""
     name = dotted(expression)
     if depth > _MAX_DEPTH or any(dotted(call.func).startswith(f"{name}.") for call in module.named(*_CHANGES)):
         return None
@@ -519,20 +531,20 @@ def items_of(module: Module, expression: ast.expr, depth: int = 0) -> Items | No
         whole = len(expression.generators) == 1 and not source.ifs
         return items_of(module, source.iter, depth + 1) if whole else None
     if isinstance(expression, ast.Call):
-        return _of_call(module, expression, depth)
+        return _call_claims(module, expression, depth)
     if isinstance(expression, ast.Subscript):
         setting = setting_of(module, expression)
         if setting is None or setting.node.kind is not Kind.ARRAY:
             return None
         return Items(len(setting.node.items), setting.span, False)
     if isinstance(expression, (ast.Name, ast.Attribute)):
-        found = meant(module, expression)
+        found = bound_value(module, expression)
         return items_of(module, found, depth + 1) if found is not None else None
     return None
 
 
-def meant(module: Module, name: ast.expr) -> ast.expr | None:
-    """What a name is bound to: in one place, or as the argument of a function that is called once."""
+def bound_value(module: Module, name: ast.expr) -> ast.expr | None:
+    """Return the value of a name that is bound once, or is the argument of a function that is called once."""
     made = module.definition(name)
     made = module.outline.assigned_once(made) or made
     if made is not name:
@@ -546,7 +558,7 @@ def meant(module: Module, name: ast.expr) -> ast.expr | None:
     return value_of(given) if given is not None else None
 
 
-def _of_call(module: Module, call: ast.Call, depth: int) -> Items | None:
+def _call_claims(module: Module, call: ast.Call, depth: int) -> Items | None:
     name = module.called(call)
     if name in ("sorted", "list", "tuple") and call.args:
         return items_of(module, call.args[0], depth + 1)
@@ -566,7 +578,9 @@ def _of_call(module: Module, call: ast.Call, depth: int) -> Items | None:
 
 
 def setting_of(module: Module, expression: ast.expr) -> Setting | None:
-    """The value of `settings["runner"]["files"]` in the one file of settings near the script that has the keys."""
+    """Return the value of `settings["runner"]["files"]` in the one file of settings near the script that has the
+    keys.
+    """
     keys: list[str] = []
     at = expression
     while isinstance(at, ast.Subscript):
@@ -575,8 +589,8 @@ def setting_of(module: Module, expression: ast.expr) -> Setting | None:
             return None
         keys.insert(0, known.value)
         at = at.value
-        if isinstance(at, ast.Name) and isinstance(meant := module.definition(at), ast.Subscript):
-            at = meant
+        if isinstance(at, ast.Name) and isinstance(bound_value := module.definition(at), ast.Subscript):
+            at = bound_value
     if not keys or not isinstance(at, (ast.Name, ast.Attribute)):
         return None
     found = [setting for file in _settings_files(module) for setting in _values(file, keys)]
@@ -604,7 +618,7 @@ def _folders_in(module: Module, folder: str) -> list[str]:
 
 
 def _values(file: SourceFile, keys: list[str]) -> Iterator[Setting]:
-    """The values below these keys, at any depth of a file."""
+    """Yield the values below these keys, at any depth of a file."""
     if any(key not in file.text for key in keys):
         return
     spend(len(file.text) // 100)

@@ -1,8 +1,9 @@
-"""What only some of the ranks do: collective operations, forward passes, files and folders of a single rank; and all
-features of a script that a framework refuses in company with others, or that make ranks wait for each other.
+"""Operations of only some ranks: collective operations, forward passes, files and folders of a single rank; and all
+features of a script that a framework rejects in combination, or that make ranks wait for each other.
 
-Each is stated as one claim, `script_feature`, at the place that shows it. Rules know which of them exclude each other,
-together with settings of files and command lines (`data/combinations.toml` of the rules). A feature alone is fine.
+Each is stated as one claim, `script_feature`, at the place that shows it. Rules define which of them exclude each
+other, together with settings of files and command lines (`data/combinations.toml` of the rules). A feature alone is
+fine.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", r
 
 
 def local_plateaus(module: Module) -> Iterator[Claim]:
-    """A learning rate that each rank lowers by the loss of its own batch."""
+    """Yield a learning rate that each rank lowers by the loss of its own batch."""
     losses = {dotted(each.func.value) for each in module.named("backward") if isinstance(each.func, ast.Attribute)} - {
         ""
     }
@@ -51,7 +52,7 @@ def local_plateaus(module: Module) -> Iterator[Claim]:
 
 
 def _names_of(module: Module, value: ast.expr) -> list[str]:
-    """The names of a value that it had before: `metric` and `loss` of `metric = loss.detach()`."""
+    """Return the names of a value that it had before: `metric` and `loss` of `metric = loss.detach()`."""
     found: list[str] = []
     while len(found) <= _MAX_NAMES:
         if dotted(value):
@@ -77,7 +78,7 @@ def _is_agreed(module: Module, name: str) -> bool:
 
 
 def forward_on_one_rank(module: Module) -> Iterator[Claim]:
-    """A wrapped model that one rank calls alone: its forward pass exchanges the model's buffers."""
+    """Yield a wrapped model that one rank calls alone: its forward pass exchanges the model's buffers."""
     # Apex's wrapper does not exchange buffers.
     named = module.named("DistributedDataParallel")
     wrappers = [call for call in named if not module.called(call).startswith("apex.")]
@@ -112,7 +113,7 @@ def forward_on_one_rank(module: Module) -> Iterator[Claim]:
 
 
 def _is_of_own_class(program: Program, module: Module, wrapper: ast.Call) -> bool:
-    """Whether a wrapped model is made of a class of the program, whose layers can be seen."""
+    """Return whether a wrapped model is made of a class of the program, whose layers can be seen."""
     at, made = program.meaning(module, latest(module, wrapper.args[0], wrapper)) if wrapper.args else (module, wrapper)
     for _ in range(MAX_CALL_DEPTH):
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Attribute) or made.func.attr not in MOVES:
@@ -122,7 +123,7 @@ def _is_of_own_class(program: Program, module: Module, wrapper: ast.Call) -> boo
 
 
 def _calls_argument(module: Module, function: Function, index: int) -> bool:
-    """Whether a function calls its argument at this position."""
+    """Return whether a function calls its argument at this position."""
     given = function.args.args[index].arg if index < len(function.args.args) else ""
     return any(isinstance(call.func, ast.Name) and call.func.id == given for call in module.outline.calls_in(function))
 
@@ -138,7 +139,7 @@ def _others_call_too(module: Module, test: ast.expr, names: set[str]) -> bool:
 
 
 def skipped_collectives(module: Module) -> Iterator[Claim]:
-    """`continue` of one rank in a loop in which the others reach a collective."""
+    """Yield `continue` of one rank in a loop where the others reach a collective."""
     left: list[ast.stmt] = [*module.nodes(ast.Continue), *module.nodes(ast.Break)]
     for node in left:
         guard = ranks_of(module).inside(node)
@@ -174,7 +175,7 @@ def _has_other_branch(module: Module, test: ast.expr) -> bool:
 
 
 def returns_by_file(module: Module) -> Iterator[Claim]:
-    """A rank that does not see a file leaves, and a collective follows for those that do."""
+    """Yield returns of ranks that do not see a file, followed by a collective for those that do."""
     for branch in module.nodes(ast.If):
         if branch.orelse or not isinstance(branch.body[-1], (ast.Return, ast.Continue, ast.Break)):
             continue
@@ -200,7 +201,7 @@ def _asks_for_file(module: Module, call: ast.Call) -> bool:
 
 
 def own_fsdp_state(module: Module) -> Iterator[Claim]:
-    """The state of an optimizer that FSDP divided, asked for on one rank."""
+    """Yield the state of an optimizer that FSDP divided, asked for on one rank."""
     for call in module.named("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict"):
         guard = ranks_of(module).guard_of(call)
         if guard.who in _FIRST_RANKS and guard.test is not None and not isinstance(guard.test, ast.BoolOp):
@@ -218,7 +219,7 @@ def own_fsdp_state(module: Module) -> Iterator[Claim]:
 
 
 def items_of_local_rank(module: Module) -> Iterator[Claim]:
-    """A part of a sorted list of files that a rank chooses by its number on its node."""
+    """Yield a part of a sorted list of files that a rank chooses by its number on its node."""
     for node in module.nodes(ast.Subscript):
         index = dotted(node.slice) if isinstance(node.slice, (ast.Name, ast.Attribute)) else ""
         if not re.fullmatch(r"(?:\w+\.)*local_?rank", index, re.IGNORECASE) or not isinstance(node.ctx, ast.Load):
@@ -231,7 +232,7 @@ def items_of_local_rank(module: Module) -> Iterator[Claim]:
 
 #: The readers, each with words of which a script must have one.
 def layers_of_one_rank(module: Module) -> Iterator[Claim]:
-    """A layer that only some ranks add to the model: `if rank == 0: self.probe = nn.Linear(8, 1)`."""
+    """Yield a layer that only some ranks add to the model: `if rank == 0: self.probe = nn.Linear(8, 1)`."""
     for node in module.nodes(ast.Assign):
         made = node.value
         if not isinstance(made, ast.Call) or not isinstance(node.targets[0], ast.Attribute):
@@ -251,7 +252,7 @@ _OWN_FOLDER = re.compile(
 
 
 def prepared_by_first_rank(module: Module) -> Iterator[Claim]:
-    """Data that only rank 0 of the whole job puts into a folder which each node has for itself."""
+    """Yield data that only rank 0 of the whole job puts into a folder that is local to each node."""
     for call in module.calls:
         if not _PREPARES.fullmatch(last(module.called(call))):
             continue
@@ -267,7 +268,7 @@ _HOOKS = frozenset(("train_dataloader", "training_step", "configure_optimizers")
 
 
 def _is_of_lightning(owner: ast.ClassDef) -> bool:
-    """Whether a class is one of Lightning's modules or data modules."""
+    """Return whether a class is one of Lightning's modules or data modules."""
     bases = [end_of(base) for base in owner.bases]
     named = any(re.search(r"Lightning|DataModule", base) for base in bases)
     hooked = any(isinstance(each, ast.FunctionDef) and each.name in _HOOKS for each in owner.body)
@@ -275,7 +276,7 @@ def _is_of_lightning(owner: ast.ClassDef) -> bool:
 
 
 def kept_by_prepare_data(module: Module) -> Iterator[Claim]:
-    """What `prepare_data` of Lightning keeps in the object, though one process of a node alone calls it."""
+    """Yield attributes that Lightning's `prepare_data` sets, although only one process on a node calls it."""
     for node in module.nodes(ast.Assign):
         function = module.outline.function_of(node)
         kept = [dotted(target) for target in node.targets if dotted(target).startswith("self.")]
@@ -291,7 +292,7 @@ def kept_by_prepare_data(module: Module) -> Iterator[Claim]:
 
 
 def text_compared_with_number(module: Module) -> Iterator[Claim]:
-    """`os.environ["RANK"] == 0`, which no text equals."""
+    """Yield `os.environ["RANK"] == 0`, which no text equals."""
     for node in module.nodes(ast.Compare):
         if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Eq, ast.NotEq)):
             continue
@@ -310,7 +311,7 @@ _PRINTS = re.compile(
 
 
 def _decides_prints(module: Module, test: ast.expr) -> bool:
-    """Whether a test decides only what is printed."""
+    """Return whether a test decides only what is printed."""
     branch = module.parent(test)
     return isinstance(branch, ast.If) and all(
         _PRINTS.match(module.text(each)) for each in (*branch.body, *branch.orelse)
@@ -318,7 +319,7 @@ def _decides_prints(module: Module, test: ast.expr) -> bool:
 
 
 def loaded_by_first(module: Module) -> Iterator[Claim]:
-    """A model that is loaded while the other ranks wait: `with accelerator.main_process_first():`."""
+    """Yield models that are loaded while the other ranks wait: `with accelerator.main_process_first():`."""
     for block in module.nodes(ast.With):
         entered = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
         if not any(_FIRST_BLOCK.search(last(module.called(call))) for call in entered):
@@ -336,7 +337,7 @@ _MODEL_CLASS = re.compile(r"Model(?:For\w+)?\.|For\w+\.from_pretrained$")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """Every feature of a script."""
+    """Yield every feature of a script."""
     text = module.file.text
     for words, reader in _READERS:
         if any(word in text for word in words):

@@ -71,7 +71,7 @@ class StartedCommand:
 
 
 def may_start(text: str) -> bool:
-    """Whether a script may start ranks by a command line. Cheap."""
+    """Return whether a script may start ranks by a command line. Cheap."""
     return _STARTS.search(text) is not None and _LAUNCHES.search(text) is not None
 
 
@@ -92,7 +92,7 @@ def started_commands(module: Module) -> Iterator[StartedCommand]:
 
 
 def _kind(module: Module, call: ast.Call) -> str:
-    """How a call starts something: `words`, `line`, `exec` or nothing."""
+    """Return how a call starts something: `words`, `line`, `exec` or nothing."""
     name = module.called(call)
     if name in _SHELL_CALLS:
         return "line"
@@ -104,8 +104,8 @@ def _kind(module: Module, call: ast.Call) -> str:
 
 
 def _calls_of_runners(module: Module, calls: Iterable[ast.Call]) -> list[ast.Call]:
-    """The calls of functions that run the command line which is their first argument: those of the script that pass it
-    on to a process, and imported ones with such a name.
+    """Return the calls of functions that run the command line which is their first argument: those of the script that
+    pass it on to a process, and imported ones with such a name.
     """
     runners: set[str] = set()
     for call in calls:
@@ -151,7 +151,7 @@ def _started_command(builder: TextBuilder, call: ast.Call, exported: Mapping[str
 
 
 def _exported_values(module: Module) -> dict[str, ast.expr]:
-    """The values that the script assigns to `os.environ["NAME"]`."""
+    """Return the values that the script assigns to `os.environ["NAME"]`."""
     found: dict[str, ast.expr] = {}
     for node in module.nodes(ast.Assign):
         for target in node.targets:
@@ -163,7 +163,7 @@ def _exported_values(module: Module) -> dict[str, ast.expr]:
 
 
 def _iterations(module: Module, call: ast.AST) -> Iterator[dict[str, str]]:
-    """The values of the loop variables around a call in each iteration; outside of loops, one empty iteration."""
+    """Yield the values of the loop variables around a call in each iteration; outside of loops, one empty iteration."""
     loops: list[tuple[str, list[str]]] = []
     node = module.parent(call)
     while node is not None and not isinstance(node, _FUNCTIONS):
@@ -201,17 +201,17 @@ class TextBuilder:
     _depth: int = field(default=0)
 
     def place(self, node: ast.AST) -> Place:
-        """The location of a node."""
+        """Return the location of a node."""
         return Place(self.file, *self.module.positions.bounds(node))
 
     def hole(self, node: ast.AST, *, many: bool = False, why: str = "") -> Text:
-        """Text that is known only when the script runs, for the reason `why`."""
+        """Return text that is known only when the script runs, for the reason `why`."""
         shown = self.module.text(node)
         reason = why or f"{shown}: known only at run time"
         return (Hole(reason[:300], self.place(node), f"{{{shown}}}"[:300], many),)
 
     def text(self, expression: ast.expr) -> Text:
-        """The string that an expression evaluates to."""
+        """Return the string that an expression evaluates to."""
         self._depth += 1
         try:
             return self._text(expression) if self._depth <= _MAX_DEPTH else self.hole(expression)
@@ -286,7 +286,7 @@ class TextBuilder:
         return self._fold(node)
 
     def _format_text(self, template: ast.Constant, call: ast.Call) -> Text:
-        """`"torchrun --nproc {} {script}".format(n, script=x)`."""
+        """Return `"torchrun --nproc {} {script}".format(n, script=x)`."""
         place = self.place(template)
         named = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         waiting = list(call.args)
@@ -300,7 +300,7 @@ class TextBuilder:
         return tuple(pieces)
 
     def words(self, expression: ast.expr) -> list[Text] | None:
-        """The words of a list; None if the expression is not a list."""
+        """Return the words of a list; None if the expression is not a list."""
         self._depth += 1
         try:
             return self._words(expression) if self._depth <= _MAX_DEPTH else None
@@ -350,7 +350,7 @@ class TextBuilder:
         return words
 
     def _cut(self, text: Text) -> list[Text] | None:
-        """The words of a line without quotes."""
+        """Return the words of a line without quotes."""
         words: list[list[Piece]] = [[]]
         for piece in text:
             if not isinstance(piece, Lit):
@@ -369,7 +369,7 @@ class TextBuilder:
         return [tuple(word) for word in words if word]
 
     def _steps(self, name: ast.Name) -> list[ast.AST]:
-        """The assignments of a name and the additions to it, in the same function before the call, in order."""
+        """Return the assignments of a name and the additions to it, in the same function before the call, in order."""
         module = self.module
         scope = self._scope(name)
         steps: list[ast.AST] = []
@@ -409,7 +409,7 @@ class TextBuilder:
         return current
 
     def table(self, expression: ast.expr) -> dict[str, Text]:
-        """The variables of `{**os.environ, "RANK": str(r)}`, `dict(os.environ, RANK=r)` or of a name for one."""
+        """Return the variables of `{**os.environ, "RANK": str(r)}`, `dict(os.environ, RANK=r)` or of a name for one."""
         node = self.module.definition(expression)
         found: dict[str, Text] = {}
         if isinstance(node, ast.Dict):
@@ -486,7 +486,7 @@ _RELEVANT = re.compile(
 
 
 def launches(module: Module) -> Iterator[OwnLaunch]:
-    """The calls of a program that start its ranks; nothing for a module that only defines things."""
+    """Yield the calls of a program that start its ranks; nothing for a module that only defines things."""
     if _RELEVANT.search(module.file.text) is None or next(entry_claims(module), None) is None:
         return
     of_ray = list(_ray(module))
@@ -511,7 +511,7 @@ def launches(module: Module) -> Iterator[OwnLaunch]:
 
 
 def _processes(module: Module) -> Iterator[OwnLaunch]:
-    """`for rank in range(4): Process(target=train, args=(rank,))` in a script that makes a process group."""
+    """Yield `for rank in range(4): Process(target=train, args=(rank,))` in a script that makes a process group."""
     if _GROUP.search(module.file.text) is None:
         return
     for call in module.named("Process"):
@@ -543,7 +543,7 @@ def _sizes(module: Module, call: ast.Call, sizes: tuple[_Size, ...]) -> Iterator
 
 
 def _without_count(module: Module, call: ast.Call) -> list[Claim]:
-    """The processes of a spawn without `nprocs`: one with torch, one for each visible GPU with Paddle."""
+    """Return the processes of a spawn without `nprocs`: one with torch, one for each visible GPU with Paddle."""
     if module.called(call) == "paddle.distributed.spawn":
         value: Value = Unresolved(Symbol.GPU_COUNT.value)
         spelling = "spawn (without nprocs: one process for each visible GPU)"
@@ -554,7 +554,7 @@ def _without_count(module: Module, call: ast.Call) -> list[Claim]:
 
 
 def _is_single(module: Module, call: ast.Call, claims: list[Claim]) -> bool:
-    """Whether a trainer runs in one process: on one device of one node, or with a strategy that starts none."""
+    """Return whether a trainer runs in one process: on one device of one node, or with a strategy that starts none."""
     strategy = argument(call, "strategy")
     if strategy is not None and module.fold(value_of(strategy)) == Known("dp"):
         return True
@@ -564,7 +564,7 @@ def _is_single(module: Module, call: ast.Call, claims: list[Claim]) -> bool:
 
 
 def _with_nodes(module: Module, call: ast.Call, claims: list[Claim]) -> list[Claim]:
-    """The sizes with one node, where the call does not give their number."""
+    """Return the sizes with one node if the call does not set their number."""
     quantities = {claim.quantity for claim in claims}
     if "nodes" in quantities or "processes_per_node" not in quantities:
         return claims
@@ -573,7 +573,9 @@ def _with_nodes(module: Module, call: ast.Call, claims: list[Claim]) -> list[Cla
 
 
 def _ray(module: Module) -> Iterator[OwnLaunch]:
-    """`TorchTrainer(..., scaling_config=ScalingConfig(num_workers=8))`; the claims of `ScalingConfig` say how many."""
+    """Yield `TorchTrainer(..., scaling_config=ScalingConfig(num_workers=8))`; the claims of `ScalingConfig` say how
+    many.
+    """
     for call in module.calls:
         given = argument(call, "scaling_config") if last(module.called(call)).endswith("Trainer") else None
         if given is not None:
@@ -586,7 +588,7 @@ def _ray(module: Module) -> Iterator[OwnLaunch]:
 
 
 def _submitit(module: Module) -> Iterator[OwnLaunch]:
-    """`executor.update_parameters(nodes=2, tasks_per_node=8)`: every task calls the submitted function."""
+    """Yield `executor.update_parameters(nodes=2, tasks_per_node=8)`: every task calls the submitted function."""
     if "submitit" not in module.file.text:
         return
     for call in module.named("update_parameters"):
@@ -616,7 +618,7 @@ _EFFECTFUL_NODES = (ast.For, ast.While, ast.With, ast.AsyncFor)
 
 
 def entry_claims(module: Module) -> Iterator[Claim]:
-    """The claim that the script is an entry point, at the statement that makes it one."""
+    """Yield the claim that the script is an entry point, at the statement that makes it one."""
     for statement in module.tree.body:
         if _has_effect(module, statement):
             claim = module.claim("entry_point", True, statement, condition="", spelling="runs by itself")

@@ -63,14 +63,14 @@ _INPUT = re.compile(r"\$\{\{\s*(?:inputs\.(\w+)|[\w.]{1,100})\s*\}\}")
 
 
 class SubmittedJob(NamedTuple):
-    """The command that the service starts, and claims about how many copies of it."""
+    """The command that the service starts, and claims about the number of its copies."""
 
     start: StartedCommand
     claims: tuple[Claim, ...]
 
 
 def submitted_jobs(module: Module) -> Iterator[SubmittedJob]:
-    """The distributed jobs that a script makes, in source order."""
+    """Yield the distributed jobs that a script makes, in source order."""
     if _RELEVANT.search(module.file.text) is None:
         return
     file = FileText(module.file.path, module.file.text)
@@ -84,7 +84,9 @@ def submitted_jobs(module: Module) -> Iterator[SubmittedJob]:
 
 
 def _sagemaker(builder: TextBuilder, call: ast.Call) -> SubmittedJob | None:
-    """`PyTorch(entry_point="train.py", instance_count=2, distribution={"torch_distributed": {"enabled": True}})`."""
+    """Return `PyTorch(entry_point="train.py", instance_count=2, distribution={"torch_distributed": {"enabled":
+    True}})`.
+    """
     module = builder.module
     entry, given = argument(call, "entry_point"), argument(call, "distribution")
     count, kind = argument(call, "instance_count"), argument(call, "instance_type")
@@ -117,7 +119,7 @@ def _sagemaker(builder: TextBuilder, call: ast.Call) -> SubmittedJob | None:
 
 
 def _azure(builder: TextBuilder, call: ast.Call) -> SubmittedJob | None:
-    """`command(command="python train.py", instance_count=2, distribution={"type": "PyTorch", ...})`."""
+    """Return `command(command="python train.py", instance_count=2, distribution={"type": "PyTorch", ...})`."""
     module = builder.module
     line, count, given = (argument(call, name) for name in ("command", "instance_count", "distribution"))
     if line is None or given is None:
@@ -142,7 +144,9 @@ def _azure(builder: TextBuilder, call: ast.Call) -> SubmittedJob | None:
 
 
 def _with_inputs(builder: TextBuilder, code: Text, inputs: ast.expr | None) -> Text:
-    """The command with its inputs in place of `${{inputs.NAME}}`, which is unknown where the call does not give it."""
+    """Return the command with its inputs in place of `${{inputs.NAME}}`, which is unknown where the call does not give
+    it.
+    """
     given = dict(_members(builder.module.definition(inputs))) if inputs is not None else {}
 
     def input_of(found: Lit) -> Text:
@@ -156,7 +160,9 @@ def _with_inputs(builder: TextBuilder, code: Text, inputs: ast.expr | None) -> T
 
 
 def _azure_distribution(module: Module, node: ast.expr) -> tuple[str, ast.expr | None]:
-    """The type of a distribution, and the processes of an instance: a dictionary, or `PyTorchDistribution(...)`."""
+    """Return the type of a distribution, and the processes of an instance: a dictionary, or
+    `PyTorchDistribution(...)`.
+    """
     if isinstance(node, ast.Dict):
         members = dict(_members(node))
         kind = module.fold(members["type"]) if "type" in members else None
@@ -175,7 +181,7 @@ def _members(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_enabled(module: Module, node: ast.expr) -> bool:
-    """Whether a part of a distribution is in force; those of smdistributed have parts of their own."""
+    """Return whether a part of a distribution is in force; those of smdistributed have parts of their own."""
     parts = dict(_members(module.definition(node)))
     if "enabled" in parts:
         return module.fold(parts["enabled"]) != Known(False)
@@ -183,7 +189,7 @@ def _is_enabled(module: Module, node: ast.expr) -> bool:
 
 
 def _gpus(module: Module, given: ast.keyword | ast.expr) -> Value:
-    """The GPUs of an instance such as `ml.p4d.24xlarge`."""
+    """Return the GPUs of an instance such as `ml.p4d.24xlarge`."""
     return lift(_gpus_of, module.fold(value_of(given)))
 
 
@@ -199,7 +205,7 @@ def _lit(builder: TextBuilder, node: ast.AST, text: str) -> Text:
 
 
 def _script(builder: TextBuilder, entry: ast.expr, source: ast.keyword | ast.expr | None) -> Text:
-    """The script in the folder that the job is given, from the folder of this file."""
+    """Return the script in the folder of the job, relative to the folder of this file."""
     name = builder.module.fold(entry)
     folder = _folder(builder.module, value_of(source)) if source is not None else "."
     if not isinstance(name, Known) or folder is None or "://" in folder:
@@ -213,7 +219,7 @@ def _script(builder: TextBuilder, entry: ast.expr, source: ast.keyword | ast.exp
 
 
 def _folder(module: Module, node: ast.expr) -> str | None:
-    """A folder as text; `os.getcwd()` of a script that submits is its own folder."""
+    """Return a folder as text; `os.getcwd()` of a script that submits is its own folder."""
     node = module.definition(node)
     if isinstance(node, ast.Call) and module.called(node) == "os.getcwd":
         return "."
@@ -225,7 +231,7 @@ def _folder(module: Module, node: ast.expr) -> str | None:
 
 
 def _options(builder: TextBuilder, node: ast.expr) -> list[Text]:
-    """`{"lr": 1e-4}` as the words `--lr 1e-4`; those that are added later are unknown."""
+    """Return `{"lr": 1e-4}` as the words `--lr 1e-4`; those that are added later are unknown."""
     table = builder.module.definition(node)
     if not isinstance(table, ast.Dict):
         return [builder.hole(node, many=True)]

@@ -75,7 +75,7 @@ _STRATEGY = re.compile(r"(DeepSpeed|FSDP|ModelParallel|DDP)\w*Strategy")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims in the arguments of trainers, and the models that are loaded by name."""
+    """Yield all claims in the arguments of trainers, and the models that are loaded by name."""
     yield from _settings(module)
     yield from _own_defaults(module)
     yield from _lightning_settings(module)
@@ -96,13 +96,17 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def is_trl_config(name: str) -> bool:
-    """Whether this is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend TrainingArguments."""
+    """Return whether this is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend
+    TrainingArguments.
+    """
     root, short = name.partition(".")[0], last(name)
     return root == "trl" and short.endswith("Config") and short not in _NOT_OF_TRAINERS
 
 
 def _settings(module: Module) -> Iterator[Claim]:
-    """Every argument of the only `TrainingArguments(...)` of a script; with several it is not known which is used."""
+    """Yield every argument of the only `TrainingArguments(...)` of a script; with several it is not known which is
+    used.
+    """
     prefix = f"{SETTING_PREFIX}transformers."
     for parser in module.named(*_PARSERS):
         given = argument(parser, "dataclass_types", 0)
@@ -120,22 +124,22 @@ def _settings(module: Module) -> Iterator[Claim]:
     calls = [call for call in module.calls if module.called(call) in _TRAINING_ARGUMENTS]
     of_paddle = [call for call in module.calls if _OF_PADDLE.fullmatch(module.called(call))]
     if len(of_paddle) == 1:
-        yield from _stated(module, of_paddle[0], f"{SETTING_PREFIX}paddlenlp.")
+        yield from _state_argument(module, of_paddle[0], f"{SETTING_PREFIX}paddlenlp.")
     of_trl = [call for call in module.calls if _class_of_trl(module, call)]
     if len(calls) == 1:
-        yield from _stated(module, calls[0], prefix)
+        yield from _state_argument(module, calls[0], prefix)
     elif not calls and len(of_trl) == 1:
-        yield from _stated(module, of_trl[0], f"{SETTING_PREFIX}trl.")
+        yield from _state_argument(module, of_trl[0], f"{SETTING_PREFIX}trl.")
         name = _class_of_trl(module, of_trl[0])
         yield module.claim(f"{SETTING_PREFIX}trl.{CLASS}", name, of_trl[0].func, spelling=module.text(of_trl[0].func))
         if of_trl[0].args == [] and all(keyword.arg for keyword in of_trl[0].keywords):
             # TRL passes them on to TrainingArguments.
-            stated = _stated(module, of_trl[0], prefix)
+            stated = _state_argument(module, of_trl[0], prefix)
             yield from (claim for claim in stated if claim.quantity != f"{prefix}{CALL}")
 
 
 def _own_defaults(module: Module) -> Iterator[Claim]:
-    """The defaults that a class of the user's own gives to arguments of the trainer that it extends."""
+    """Yield the defaults that a class of the user's own gives to arguments of the trainer that it extends."""
     for node in module.nodes(ast.ClassDef):
         if not any(module.name(base) in _TRAINING_ARGUMENTS for base in node.bases):
             continue
@@ -156,11 +160,11 @@ def _own_defaults(module: Module) -> Iterator[Claim]:
 
 
 def _lightning_settings(module: Module) -> Iterator[Claim]:
-    """Every argument of the only `Trainer(...)` of Lightning in a script, and of the only `Fabric(...)`."""
+    """Yield every argument of the only `Trainer(...)` of Lightning in a script, and of the only `Fabric(...)`."""
     for short, framework in _LIGHTNING.items():
         calls = [call for call in module.calls if _is_lightning(module.called(call), short)]
         if len(calls) == 1:
-            yield from _stated(module, calls[0], f"{SETTING_PREFIX}{framework}.")
+            yield from _state_argument(module, calls[0], f"{SETTING_PREFIX}{framework}.")
 
 
 def _is_lightning(name: str, short: str) -> bool:
@@ -168,13 +172,13 @@ def _is_lightning(name: str, short: str) -> bool:
 
 
 def _class_of_trl(module: Module, call: ast.Call) -> str:
-    """The class of a configuration of one of TRL's own trainers (`GRPOConfig`); empty for any other call."""
+    """Return the class of a configuration of one of TRL's own trainers (`GRPOConfig`); empty for any other call."""
     name = module.called(call)
     return last(name) if name.partition(".")[0] == "trl" and last(name) in _TRL_CONFIGS else ""
 
 
-def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
-    """Every named argument of a call, and the call itself."""
+def _state_argument(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
+    """Yield every named argument of a call, and the call itself."""
     yield module.claim(f"{prefix}{CALL}", call.args == [], call.func, spelling=module.text(call.func))
     for keyword in call.keywords:
         if keyword.arg is None:
@@ -184,15 +188,15 @@ def _stated(module: Module, call: ast.Call, prefix: str) -> Iterator[Claim]:
             value = Known(SECTION) if section else module.fold(keyword.value)
             claim = module.claim(f"{prefix}{keyword.arg}", value, keyword)
             yield replace(claim, span=module.span(keyword))
-            yield from _of_dictionary(module, keyword.value, f"{prefix}{keyword.arg}", claim, 0)
+            yield from _dictionary_claims(module, keyword.value, f"{prefix}{keyword.arg}", claim, 0)
 
 
 #: Dictionaries within dictionaries whose keys are settings.
 _MAX_DEPTH = 2
 
 
-def _of_dictionary(module: Module, given: ast.expr, above: str, claim: Claim, depth: int) -> Iterator[Claim]:
-    """The items of a dictionary as settings."""
+def _dictionary_claims(module: Module, given: ast.expr, above: str, claim: Claim, depth: int) -> Iterator[Claim]:
+    """Yield the items of a dictionary as settings."""
     written = module.definition(given)
     if not isinstance(written, ast.Dict) or depth >= _MAX_DEPTH:
         return
@@ -200,11 +204,11 @@ def _of_dictionary(module: Module, given: ast.expr, above: str, claim: Claim, de
         if isinstance(key, ast.Constant) and isinstance(key.value, str) and not is_secret(key.value):
             folded = Known(SECTION) if isinstance(item, ast.Dict) else module.fold(item)
             yield module.claim(f"{above}.{key.value}", folded, item, condition=claim.condition)
-            yield from _of_dictionary(module, item, f"{above}.{key.value}", claim, depth + 1)
+            yield from _dictionary_claims(module, item, f"{above}.{key.value}", claim, depth + 1)
 
 
 def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim]:
-    """`known`: whether the arguments shared with other frameworks have already been stated."""
+    """Yield `known`: whether the arguments shared with other frameworks have already been stated."""
     for keyword in call.keywords:
         name = keyword.arg or ""
         if name in PRECISIONS:
@@ -219,7 +223,7 @@ def _arguments(module: Module, call: ast.Call, *, known: bool) -> Iterator[Claim
 
 
 def _accelerator(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """`Accelerator(mixed_precision="fp16")` takes precedence over the launch."""
+    """Yield `Accelerator(mixed_precision="fp16")` takes precedence over the launch."""
     given = argument(call, "mixed_precision")
     if given is not None:
         value = module.fold(value_of(given))
@@ -243,7 +247,7 @@ def _wrapped_layers(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _class_name(module: Module, item: ast.expr) -> str:
-    """`LlamaDecoderLayer`, as an imported class or as a string; empty for anything else."""
+    """Return `LlamaDecoderLayer`, as an imported class or as a string; empty for anything else."""
     if isinstance(item, ast.Constant):
         return item.value if isinstance(item.value, str) else ""
     name = last(module.name(item)) if isinstance(item, (ast.Name, ast.Attribute)) else ""
@@ -252,7 +256,7 @@ def _class_name(module: Module, item: ast.expr) -> str:
 
 
 def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """`AutoModelForCausalLM.from_pretrained("gpt2")`; tokenizers and configurations also name models."""
+    """Yield `AutoModelForCausalLM.from_pretrained("gpt2")`; tokenizers and configurations also name models."""
     owner = name.rpartition(".")[0].rpartition(".")[2]
     given = argument(call, "pretrained_model_name_or_path", 0)
     if given is None or ("Model" not in owner and not owner.startswith("AutoModel") and "For" not in owner):
@@ -278,7 +282,7 @@ def _lightning(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
 
 
 def _strategy(module: Module, given: ast.expr) -> Value:
-    """`deepspeed_stage_3`, `FSDPStrategy(...)` as one of deepspeed, fsdp, ddp, modelparallel ..."""
+    """Return `deepspeed_stage_3`, `FSDPStrategy(...)` as one of deepspeed, fsdp, ddp, modelparallel ..."""
     expression = module.definition(given)
     if isinstance(expression, ast.Call):
         found = _STRATEGY.fullmatch(last(module.called(expression)))
@@ -323,7 +327,7 @@ _TRAINERS: dict[str, tuple[str, ...]] = {
 
 
 def usage_claims(module: Module) -> Iterator[Claim | Reference]:
-    """All claims and references made through objects of other libraries."""
+    """Yield all claims and references made through objects of other libraries."""
     tables: dict[int, ast.Dict] = {}
     for call in module.calls:
         name = module.called(call)
@@ -351,7 +355,7 @@ def usage_claims(module: Module) -> Iterator[Claim | Reference]:
 
 
 def _configurations(call: ast.Call, name: str) -> Iterator[ast.keyword | ast.expr]:
-    """The arguments of a call that are a DeepSpeed configuration: its path, or a dict."""
+    """Yield the arguments of a call that are a DeepSpeed configuration: its path, or a dict."""
     short = last(name)
     found: list[ast.keyword | ast.expr | None] = []
     if name == "deepspeed.initialize":
@@ -404,7 +408,9 @@ def _trainer(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
 
 
 def _files(module: Module, given: ast.keyword | ast.expr, expression: ast.expr) -> Iterator[Reference | Claim]:
-    """The configuration files that an argument names, or that were loaded into it; a claim where an option names it."""
+    """Yield the configuration files that an argument names, or that were loaded into it; a claim where an option names
+    it.
+    """
     named = module.fold(_loaded_file(module, value_of(given)) or expression)
     if isinstance(named, Computed):
         yield module.claim("config_of_option", named, given)
@@ -419,7 +425,9 @@ _LOADERS = ("json.load", "yaml.safe_load")
 
 
 def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
-    """The path in `json.load(open(path))`, also where a `with` opens the file, if nothing else uses the result."""
+    """Return the path in `json.load(open(path))`, also where a `with` opens the file, if nothing else uses the
+    result.
+    """
     loaded = module.definition(expression)
     if isinstance(expression, ast.Name):
         uses = [node for node in module.nodes(ast.Name) if node.id == expression.id]
@@ -436,7 +444,9 @@ def _loaded_file(module: Module, expression: ast.expr) -> ast.expr | None:
 
 
 def _table(module: Module, table: ast.Dict, above: tuple[str, ...], *, only: bool) -> Iterator[Claim]:
-    """A configuration given as a dict, read like a file; if a script has several, it is unknown which is in force."""
+    """Yield a configuration given as a dict, read like a file; if a script has several, it is unknown which is in
+    force.
+    """
     for key, value in zip(table.keys, table.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             continue

@@ -36,7 +36,7 @@ _SCHEDULES = ("schedule", "scheduler")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """All claims about saving, profiling and shared models."""
+    """Yield all claims about saving, profiling and shared models."""
     steps = [call for call in module.named("backward") if not call.args]
     if steps:
         yield from _savings(module, steps[0])
@@ -48,10 +48,8 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _late_exchanges(module: Module) -> Iterator[Claim]:
-    """Optimizer steps whose last backward pass exchanged nothing: the gradients of each rank alone are applied.
-
-    `no_sync` of DistributedDataParallel covers another round of the accumulation than the step, or the flag that it
-    sets is set after the forward pass, which reads it.
+    """Yield optimizer steps whose last backward pass exchanged nothing, so that each rank applies only its own
+    gradients.
     """
     for loop in module.nodes(ast.For):
         rounds = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute) and node.attr == "no_sync"]
@@ -79,7 +77,7 @@ _OPTIMIZER = re.compile(r"opt|scaler", re.IGNORECASE)
 
 
 def _test_in(module: Module, node: ast.AST, loop: ast.For) -> tuple[ast.expr, bool] | None:
-    """The condition in a loop under which a node is reached, and its outcome; None if there is not just one."""
+    """Return the condition in a loop under which a node is reached, and its outcome; None if there is not just one."""
     found: list[tuple[ast.expr, bool]] = []
     child = node
     for outer in module.outline.above(node):
@@ -94,7 +92,7 @@ def _test_in(module: Module, node: ast.AST, loop: ast.For) -> tuple[ast.expr, bo
 
 
 def _is_apart(loop: ast.For, unsynced: tuple[ast.expr, bool] | None, step: tuple[ast.expr, bool] | None) -> bool:
-    """Whether each step comes in a round without an exchange, whatever the number of rounds between steps."""
+    """Return whether each step comes in a round without an exchange, whatever the number of rounds between steps."""
     counters = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
     for count in (2, 3, 4):
         outcomes = []
@@ -109,7 +107,7 @@ def _is_apart(loop: ast.For, unsynced: tuple[ast.expr, bool] | None, step: tuple
 
 
 def _number(expression: ast.expr, counters: set[str], number: int, count: int) -> int | None:
-    """What a condition on the number of a round gives, where all other names stand for the rounds of a step."""
+    """Return the round for which a condition holds, if all other names are the rounds of a step."""
     if isinstance(expression, ast.Constant) and isinstance(expression.value, int):
         return int(expression.value)
     if isinstance(expression, (ast.Name, ast.Attribute)):
@@ -139,14 +137,14 @@ _OPERATORS: dict[type, Callable[..., int]] = {
 
 
 def _savings(module: Module, step: ast.Call) -> Iterator[Claim]:
-    """Whether a script that trains saves anything inside a loop, or through a library."""
+    """Yield whether a script that trains saves anything inside a loop, or through a library."""
     saving = [call for call in module.calls if _SAVING.fullmatch(last(module.called(call)))]
     inside = any(_is_in_loop(module, call) for call in saving) or _SAVES_ITSELF.search(module.file.text) is not None
     yield module.claim("saves_while_training", inside, step, condition="")
 
 
 def _is_in_loop(module: Module, node: ast.AST, depth: int = 0) -> bool:
-    """Whether a call is inside a loop, or in a function that may be called in one."""
+    """Return whether a call is inside a loop, or in a function that may be called in one."""
     for outer in module.outline.above(node):
         if isinstance(outer, _LOOPS):
             return True
@@ -158,7 +156,7 @@ def _is_in_loop(module: Module, node: ast.AST, depth: int = 0) -> bool:
 
 
 def _profilers(module: Module) -> Iterator[Claim]:
-    """A profiler that records all steps of a loop: without a schedule, and without an end inside the loop."""
+    """Yield a profiler that records all steps of a loop: without a schedule, and without an end inside the loop."""
     for call in module.named(*_PROFILERS):
         name = module.called(call)
         if (
@@ -177,7 +175,7 @@ def _profilers(module: Module) -> Iterator[Claim]:
 
 
 def _profiled_loop(module: Module, call: ast.Call) -> ast.AST | None:
-    """The training loop that runs while a profiler is on."""
+    """Return the training loop that runs while a profiler is on."""
     within = next((outer for outer in module.outline.above(call) if isinstance(outer, ast.With)), None)
     name = module.bound_to(call)
     if within is not None and any(item.context_expr is call for item in within.items):
@@ -200,7 +198,7 @@ def _trains(node: ast.AST) -> bool:
 
 
 def _unshared_models(module: Module) -> Iterator[Claim]:
-    """A model that several forked processes train, and that is not in shared memory."""
+    """Yield a model that several forked processes train, and that is not in shared memory."""
     if "share_memory" in module.file.text or "spawn" in module.file.text or "forkserver" in module.file.text:
         return
     for call in module.named("Process"):
@@ -221,7 +219,7 @@ def _is_repeated(module: Module, call: ast.Call) -> bool:
 
 
 def _trained_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
-    """The arguments whose parameters the function gives to an optimizer that it steps."""
+    """Return the arguments whose parameters the function gives to an optimizer that it steps."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     if not {"backward", "step"} <= {end_of(call.func) for call in calls}:
         return set()
@@ -252,7 +250,7 @@ _QUICK = {"map"}
 
 
 def serial_claims(module: Module) -> Iterator[Claim]:
-    """All claims about serial work."""
+    """Yield all claims about serial work."""
     blocks_with: list[ast.With | ast.AsyncWith] = [*module.nodes(ast.With), *module.nodes(ast.AsyncWith)]
     for block in blocks_with:
         contexts = [item.context_expr for item in block.items if isinstance(item.context_expr, ast.Call)]
@@ -279,7 +277,7 @@ def _long_calls(module: Module, statements: list[ast.stmt]) -> Iterator[Claim]:
 
 
 def _is_first_rank(module: Module, test: ast.expr) -> bool:
-    """`rank == 0`, `not rank`, `args.local_rank in (-1, 0)`, `is_main_process()`."""
+    """Return `rank == 0`, `not rank`, `args.local_rank in (-1, 0)`, `is_main_process()`."""
     if isinstance(test, ast.BoolOp):
         return any(_is_first_rank(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
@@ -297,7 +295,7 @@ def _is_first_rank(module: Module, test: ast.expr) -> bool:
 
 
 def _is_other_ranks(module: Module, test: ast.expr) -> bool:
-    """`rank != 0`, `rank > 0`, `local_rank not in (-1, 0)`, `not is_main_process()`."""
+    """Return `rank != 0`, `rank > 0`, `local_rank not in (-1, 0)`, `not is_main_process()`."""
     if isinstance(test, ast.BoolOp):
         return any(_is_other_ranks(module, value) for value in test.values)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
@@ -353,17 +351,19 @@ class _Blocks:
                 self._last_barrier[id(statements)] = index
 
     def contain_barrier(self, statements: list[ast.stmt]) -> bool:
-        """Whether one of these contains a barrier."""
+        """Return whether one of these contains a barrier."""
         return any(id(statement) in self._holding for statement in statements)
 
     def wait_later(self, node: ast.If) -> bool:
-        """Whether the other ranks reach a barrier: in the other branch, later, or at the end of this one."""
+        """Return whether the other ranks reach a barrier: in the other branch, later, or at the end of this one."""
         statements, index = self._places.get(id(node), ([], 0))
         is_after = self._last_barrier.get(id(statements), -1) > index
         return is_after or self.contain_barrier(node.orelse) or self.contain_barrier(node.body[-1:])
 
     def work_before_release(self, node: ast.If) -> list[ast.stmt]:
-        """The work of the first rank between `if rank != 0: barrier()` and the `if rank == 0: barrier()` after it."""
+        """Return the work of the first rank between `if rank != 0: barrier()` and the `if rank == 0: barrier()` after
+        it.
+        """
         statements, index = self._places.get(id(node), ([], 0))
         for end in range(index + 1, min(len(statements), index + 1 + _MAX_STATEMENTS)):
             statement = statements[end]

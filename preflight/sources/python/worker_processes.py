@@ -28,7 +28,7 @@ _SPAWNING = (Known("spawn"), Known("forkserver"))
 
 
 def notebook_claims(module: Module) -> Iterator[Claim]:
-    """Features that only the cells of a notebook can have."""
+    """Yield features that only the cells of a notebook can have."""
     for call in module.named("spawn", "start_processes"):
         target = call.args[0] if call.args else None
         starts = module.called(call) in SPAWNS and not _forks(module, call)
@@ -44,7 +44,7 @@ def notebook_claims(module: Module) -> Iterator[Claim]:
 
 
 def _gpu_use_before(module: Module, launcher: ast.Call) -> ast.AST | None:
-    """The first use of a GPU, or the first Accelerator, that the cells make before the launcher is called."""
+    """Return the first use of a GPU, or the first Accelerator, that the cells make before the launcher is called."""
     for call in module.calls:
         if module.outline.function_of(call) is not None or call.lineno >= launcher.lineno + 1:
             continue
@@ -66,7 +66,7 @@ def _forks(module: Module, call: ast.Call) -> bool:
 
 
 def spawned_at_import(module: Module) -> Iterator[Claim]:
-    """`mp.spawn` that runs while the module is imported, as it is again in every process that it starts."""
+    """Yield `mp.spawn` that runs while the module is imported, as it is again in every process that it starts."""
     for call in module.named("spawn", "start_processes"):
         if module.called(call) not in SPAWNS or _forks(module, call):
             continue
@@ -90,7 +90,7 @@ def _runs_at_import(module: Module, node: ast.AST, depth: int = 0) -> bool:
 
 
 def loaders_passed_to_spawn(module: Module) -> Iterator[Claim]:
-    """A loader among the arguments of Paddle's spawn: it holds a place, which cannot be pickled."""
+    """Yield a loader among the arguments of Paddle's spawn: it holds a place, which cannot be pickled."""
     for call in module.named("spawn"):
         given = argument(call, "args", 1)
         if module.called(call) != "paddle.distributed.spawn" or given is None:
@@ -104,7 +104,7 @@ def loaders_passed_to_spawn(module: Module) -> Iterator[Claim]:
 
 
 def streams(module: Module) -> Iterator[Claim]:
-    """A sampler or `shuffle=True` for data that can only be iterated."""
+    """Yield a sampler or `shuffle=True` for data that can only be iterated."""
     for call in module.named(*LOADERS):
         data = argument(call, "dataset", 0)
         kind = _stream_kind(module, value_of(data)) if data is not None else ""
@@ -121,7 +121,7 @@ def streams(module: Module) -> Iterator[Claim]:
 
 
 def _stream_kind(module: Module, expression: ast.expr, depth: int = 0) -> str:
-    """The base class of data that can only be iterated; empty for any other."""
+    """Return the base class of data that can only be iterated; empty for any other."""
     made = module.definition(expression)
     if not isinstance(made, ast.Call) or depth > MAX_CALL_DEPTH:
         return ""
@@ -142,7 +142,7 @@ def _stream_kind(module: Module, expression: ast.expr, depth: int = 0) -> str:
 
 
 def shuffled_beside_sampler(module: Module) -> Iterator[Claim]:
-    """`shuffle=True` in a loader that gets a sampler in a distributed run and None in any other."""
+    """Yield `shuffle=True` in a loader that gets a sampler in a distributed run and None in any other."""
     for call in module.named(*LOADERS):
         # Under a condition it may be the branch without a sampler.
         if not module.called(call).startswith("torch.") or module.condition(call):
@@ -160,7 +160,7 @@ def shuffled_beside_sampler(module: Module) -> Iterator[Claim]:
 
 
 def _values(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
-    """What a name or a conditional expression may be: each value that its function assigns to it."""
+    """Yield the possible values of a name or a conditional expression: each value that its function assigns."""
     if isinstance(expression, ast.IfExp):
         yield from _values(module, expression.body)
         yield from _values(module, expression.orelse)
@@ -175,7 +175,7 @@ def _values(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
 
 
 def unpicklable(module: Module) -> Iterator[Claim]:
-    """A lambda or a local function that has to be pickled for a process that is spawned."""
+    """Yield a lambda or a local function that has to be pickled for a process that is spawned."""
     for call in module.named("spawn", "start_processes"):
         given = argument(call, "args", 1)
         if module.called(call) not in SPAWNS or _forks(module, call):
@@ -200,13 +200,15 @@ def unpicklable(module: Module) -> Iterator[Claim]:
         condition = None if isinstance(count, Known) else f"{module.text(value_of(workers))} is not 0"
         for name in ("worker_init_fn", "collate_fn"):
             given = argument(call, name)
-            if given is not None and any(_is_local_function(module, each) for each in _passed(module, value_of(given))):
+            if given is not None and any(
+                _is_local_function(module, each) for each in _values_of(module, value_of(given))
+            ):
                 yield module.feature("unpicklable_for_worker", given, call, condition=condition)
                 return
 
 
 def _is_in_spawned(module: Module, node: ast.AST) -> bool:
-    """Whether a spawned process comes here, which starts its own processes in the same way."""
+    """Return whether a spawned process comes here, which starts its own processes in the same way."""
     around = {each.name for each in module.outline.above(node) if isinstance(each, _FUNCTIONS)}
     return any(
         module.called(call) in SPAWNS and call.args and dotted(call.args[0]) in around and not _forks(module, call)
@@ -214,8 +216,8 @@ def _is_in_spawned(module: Module, node: ast.AST) -> bool:
     )
 
 
-def _passed(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
-    """An expression; for a parameter, what the calls of its function give it."""
+def _values_of(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
+    """Yield an expression; for a parameter, what the calls of its function give it."""
     yield expression
     function = module.outline.function_of(expression)
     if not isinstance(expression, ast.Name) or function is None:
@@ -229,7 +231,7 @@ def _passed(module: Module, expression: ast.expr) -> Iterator[ast.expr]:
 
 
 def _is_local_function(module: Module, expression: ast.expr) -> bool:
-    """A lambda, or a function that is defined in another function."""
+    """Return a lambda, or a function that is defined in another function."""
     if isinstance(module.definition(expression), ast.Lambda):
         return True
     if not isinstance(expression, ast.Name):
@@ -241,7 +243,7 @@ def _is_local_function(module: Module, expression: ast.expr) -> bool:
 
 
 def forked_with_gpu(module: Module) -> Iterator[Claim]:
-    """Processes that are forked after this one has used the GPU, and that use it themselves."""
+    """Yield processes that are forked after this one has used the GPU, and that use it themselves."""
     if re.search(r"[\"'](?:spawn|forkserver)[\"']", module.file.text):
         return
     for call in module.named("Process"):

@@ -100,7 +100,7 @@ def _wrapped(module: Module) -> Iterator[_Wrapped]:
 
 
 def _gone_round(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
-    """A loss that is made by the model inside of a wrapper that the script never calls."""
+    """Yield a loss that is made by the model inside of a wrapper that the script never calls."""
     text = module.file.text
     if wrapped.kind != "ddp" or "backward(" not in text or ".step(" not in text or _AVERAGES.search(text):
         return
@@ -136,7 +136,7 @@ _AVERAGES = re.compile(r"all_?reduce\([^\n]*\.grad")
 
 
 def _is_known_otherwise(module: Module, name: str) -> bool:
-    """Whether a model has another name, or is a part of an object whose base class may call it."""
+    """Return whether a model has another name, or is a part of an object whose base class may call it."""
     values: list[ast.expr | None] = [node.value for node in module.nodes(ast.Assign)]
     values += [node.value for node in module.nodes(ast.Return)]
     values += [item for node in module.nodes(ast.Dict) for item in node.values]
@@ -152,13 +152,13 @@ _LOOKS_AT = frozenset(("isinstance", "hasattr", "getattr", "len", "print", "type
 
 
 def _without_ranks(condition: str) -> str:
-    """A condition without the parts that hold wherever several ranks run."""
+    """Return a condition without the parts that hold wherever several ranks run."""
     parts = [part for part in condition.split(" and ") if part and not _DISTRIBUTED.fullmatch(part)]
     return " and ".join(parts)
 
 
 def _optimized(module: Module) -> frozenset[str]:
-    """The names whose parameters an optimizer may take: neither frozen as a whole, nor only counted in loops."""
+    """Return the names whose parameters an optimizer may take: neither frozen as a whole, nor only counted in loops."""
     taken = {
         dotted(call.func.value)
         for call in module.named("parameters")
@@ -175,7 +175,7 @@ def _optimized(module: Module) -> frozenset[str]:
 
 
 def _is_looped_over(module: Module, call: ast.Call) -> bool:
-    """Whether a loop takes the items of a call one by one, and hands none of them on."""
+    """Return whether a loop takes the items of a call one by one, and hands none of them on."""
     outer = module.parent(call)
     if isinstance(outer, ast.For):
         return True
@@ -184,14 +184,14 @@ def _is_looped_over(module: Module, call: ast.Call) -> bool:
 
 
 def _wraps_otherwise(call: ast.Call) -> bool:
-    """Whether an Accelerator may wrap models in another way than DistributedDataParallel."""
+    """Return whether an Accelerator may wrap models in another way than DistributedDataParallel."""
     return any(each.arg is None or each.arg == "cpu" or each.arg.endswith("_plugin") for each in call.keywords)
 
 
 def _attributes(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
-    """The first use of each attribute that the wrapper does not have."""
+    """Yield the first use of each attribute that the wrapper does not have."""
     seen: set[str] = set()
-    stored = _stored(module, wrapped.name)
+    stored = _stored_models(module, wrapped.name)
     for node in module.nodes(ast.Attribute):
         if dotted(node.value) != wrapped.name or not _is_hidden(node, stored, wrapped.kind) or node.attr in seen:
             continue
@@ -213,8 +213,8 @@ def _is_hidden(node: ast.Attribute, stored: frozenset[str], kind: str = "ddp") -
     return isinstance(node.ctx, ast.Load) and not known and node.attr not in stored
 
 
-def _stored(module: Module, name: str) -> frozenset[str]:
-    """The attributes that the script itself gives to a name."""
+def _stored_models(module: Module, name: str) -> frozenset[str]:
+    """Return the attributes that the script itself gives to a name."""
     written = {
         str(call.args[1].value)
         for call in module.named("setattr")
@@ -228,12 +228,14 @@ def _stored(module: Module, name: str) -> frozenset[str]:
 
 
 def _own_condition(module: Module, wrapped: _Wrapped, node: ast.AST) -> str:
-    """The branches around a use, without those around the wrapper and those of ranks."""
+    """Return the branches around a use, without those around the wrapper and those of ranks."""
     return " and ".join(part for part in (wrapped.condition, _without_ranks(_inner(module, wrapped, node))) if part)
 
 
 def _inner(module: Module, wrapped: _Wrapped, node: ast.AST) -> str:
-    """The branches around a use that are not around the wrapper, and what is asked before it in its expression."""
+    """Return the branches around a use that are not around the wrapper, and what is asked before it in its
+    expression.
+    """
     outer = module.condition(wrapped.node)
     inner = module.condition(node)
     rest = inner[len(outer) :].removeprefix(" and ") if outer and inner.startswith(outer) else inner
@@ -241,7 +243,9 @@ def _inner(module: Module, wrapped: _Wrapped, node: ast.AST) -> str:
 
 
 def _operands(module: Module, node: ast.AST) -> Iterator[str]:
-    """What must hold before a use in its own expression: `world_size == 1` of `world_size == 1 and model.freeze()`."""
+    """Yield the conditions before a use in its own expression: `world_size == 1` in `world_size == 1 and
+    model.freeze()`.
+    """
     child = node
     for outer in module.outline.above(node):
         if isinstance(outer, ast.BoolOp):
@@ -253,20 +257,20 @@ def _operands(module: Module, node: ast.AST) -> Iterator[str]:
 
 
 def _is_alone(module: Module, wrapped: _Wrapped, node: ast.AST) -> bool:
-    """Whether a use is in a branch that the run takes where it does not wrap the model."""
+    """Return whether a use is in a branch that the run takes where it does not wrap the model."""
     inner, outer = _inner(module, wrapped, node), module.condition(wrapped.node)
     if exclude_each_other(inner, outer):
         return True
-    return _ALONE.search(inner) is not None or (outer != "" and re.search(_negated(outer), inner) is not None)
+    return _ALONE.search(inner) is not None or (outer != "" and re.search(_negate(outer), inner) is not None)
 
 
-def _negated(condition: str) -> str:
-    """A pattern of the opposite of a condition."""
+def _negate(condition: str) -> str:
+    """Return a pattern of the opposite of a condition."""
     return rf"\bnot \(?{re.escape(condition)}"
 
 
 def _is_after(module: Module, wrapped: _Wrapped, node: ast.AST) -> bool:
-    """Whether a use comes after the wrapper, with no other value in between."""
+    """Return whether a use comes after the wrapper, with no other value in between."""
     made, used = module.outline.function_of(wrapped.node), module.outline.function_of(node)
     first, here = _line(wrapped.node), _line(node)
     if any(module.outline.is_else(outer) for outer in (node, *module.outline.above(node))):
@@ -295,7 +299,7 @@ def _class_of(module: Module, function: Function) -> ast.ClassDef | None:
 
 
 def _is_asked(module: Module, node: ast.AST) -> bool:
-    """Whether the script asks first whether the model is wrapped."""
+    """Return whether the script asks first whether the model is wrapped."""
     if _ASKS.search(" and ".join((module.condition(node), *_operands(module, node)))):
         return True
     function = module.outline.function_of(node)
@@ -316,7 +320,7 @@ def _end(node: ast.AST) -> int:
 
 
 def _passed(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
-    """Calls of functions of this or another file that get a wrapped model."""
+    """Yield calls of functions of this or another file that get a wrapped model."""
     joined = 0
     for call, place in places_given(module, wrapped.name):
         if joined >= _MAX_JOINED:
@@ -330,7 +334,7 @@ def _passed(module: Module, wrapped: _Wrapped) -> Iterator[Claim]:
 
 
 def _attributes_of_arguments(module: Module) -> Iterator[Claim]:
-    """What functions ask of an argument that is a model by its name, and that a wrapper does not have."""
+    """Yield attributes that functions read from an argument that is a model by its name, and that a wrapper lacks."""
     stem = PurePosixPath(module.file.path).stem
     functions: list[Function] = [*module.nodes(ast.FunctionDef), *module.nodes(ast.AsyncFunctionDef)]
     names = {
@@ -344,7 +348,7 @@ def _attributes_of_arguments(module: Module) -> Iterator[Claim]:
     for node in module.nodes(ast.Attribute) if names else ():
         if not isinstance(node.value, ast.Name) or len(joined) >= _MAX_JOINED:
             continue
-        if not _is_hidden(node, _stored(module, node.value.id)):
+        if not _is_hidden(node, _stored_models(module, node.value.id)):
             continue
         used = module.outline.function_of(node)
         key = (id(used), node.value.id)

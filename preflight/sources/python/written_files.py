@@ -46,7 +46,7 @@ OWN_DISKS = re.compile(
 
 
 def checkpoint_claims(module: Module) -> Iterator[Claim]:
-    """All claims about which ranks write checkpoints."""
+    """Yield all claims about which ranks write checkpoints."""
     distributed = _uses_ranks(module) and not _is_of_one_rank(module)
     for call in module.named("save", *(name for name in module.by_name if _SAVES.fullmatch(name))):
         name = module.called(call)
@@ -72,14 +72,14 @@ def checkpoint_claims(module: Module) -> Iterator[Claim]:
 
 
 def _is_by_trainer(module: Module, call: ast.Call) -> bool:
-    """Whether Hugging Face's trainer saves, which lets rank 0 of the job write, whoever calls."""
+    """Return whether Hugging Face's trainer saves, which lets rank 0 of the job write, whoever calls."""
     owner = module.definition(call.func.value) if isinstance(call.func, ast.Attribute) else None
     made = last(module.called(owner)) if isinstance(owner, ast.Call) else ""
     return last(module.called(call)) == "save_model" and made.endswith("Trainer")
 
 
 def shared_files(module: Module) -> Iterator[Claim]:
-    """All claims about files on a node's own disk that rank 0 writes and every rank reads."""
+    """Yield all claims about files on a node's own disk that rank 0 writes and every rank reads."""
     if not _uses_ranks(module):
         return
     written: dict[str, ast.Call] = {}
@@ -95,38 +95,38 @@ def shared_files(module: Module) -> Iterator[Claim]:
 
 
 def _own_disk(module: Module, given: ast.keyword | ast.expr | None) -> str:
-    """A literal path on the disk or in the memory of one node; otherwise empty."""
+    """Return a literal path on the disk or in the memory of one node; otherwise empty."""
     found = alternatives(module.fold(value_of(given))) if given is not None else ()
     path = found[0] if len(found) == 1 else None
     return path if isinstance(path, str) and OWN_DISKS.match(path) else ""
 
 
 def folders(module: Module) -> Iterator[Claim]:
-    """All claims about folders that every rank creates, and that must not exist yet."""
+    """Yield all claims about folders that every rank creates, and that must not exist yet."""
     if is_for_ranks(module):
         yield from _folders(module, ranks_of(module).guard_of)
 
 
 def is_for_ranks(module: Module) -> bool:
-    """Whether a script itself shows that several ranks run it."""
+    """Return whether a script itself shows that several ranks run it."""
     return (_uses_ranks(module) or "Accelerator(" in module.file.text) and not _is_of_one_rank(module)
 
 
 def _uses_ranks(module: Module) -> bool:
-    """Whether a script uses what runs it on several ranks; it may import more than it uses."""
+    """Return whether a script uses what runs it on several ranks; it may import more than it uses."""
     names = (module.name(node) for node in module.nodes(ast.Name, ast.Attribute))
     return _DISTRIBUTED.search(module.file.text) is not None and any(map(_DISTRIBUTED.search, names))
 
 
 def folders_of_module(module: Module) -> Iterator[Claim]:
-    """The same for a module, whose functions every rank enters, unless a caller must ask for it."""
+    """Yield the same for a module, whose functions every rank enters, unless a caller must ask for it."""
     optional = {module.span(call) for call in module.named("mkdir", "makedirs") if _is_optional(module, call)}
     made = _folders(module, ranks_of(module).inside, IN_FUNCTIONS)
     return (claim for claim in made if claim.span not in optional)
 
 
 def _is_optional(module: Module, call: ast.Call) -> bool:
-    """Whether a call is under a condition on an argument of the function that is None unless it is given."""
+    """Return whether a call is under a condition on an argument of the function that is None unless it is given."""
     function = module.outline.function_of(call)
     if function is None:
         return False
@@ -151,7 +151,7 @@ def _folders(module: Module, guard: Callable[[ast.Call], RankGuard], source: str
 
 
 def _saves_model(call: ast.Call) -> bool:
-    """`model.save(path)`, `checkpoint.save(...)`."""
+    """Return `model.save(path)`, `checkpoint.save(...)`."""
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "save" or not (call.args or call.keywords):
         return False
     name = end_of(call.func.value)
@@ -159,7 +159,9 @@ def _saves_model(call: ast.Call) -> bool:
 
 
 def _is_not_checkpoint(module: Module, given: ast.expr) -> bool:
-    """Whether the saved object is not a checkpoint, or the destination is a buffer, judging by its name or creation."""
+    """Return whether the saved object is not a checkpoint, or the destination is a buffer, judging by its name or
+    creation.
+    """
     made = module.definition(given)
     blocks = (outer for outer in module.outline.above(given) if isinstance(outer, ast.With))
     opened = (item for block in blocks for item in block.items if item.optional_vars is not None)
@@ -174,20 +176,24 @@ def _is_not_checkpoint(module: Module, given: ast.expr) -> bool:
 
 
 def _is_of_one_rank(module: Module) -> bool:
-    """Whether the script creates a process group of one rank: `init_process_group(..., world_size=1, rank=0)`."""
+    """Return whether the script creates a process group of one rank: `init_process_group(..., world_size=1,
+    rank=0)`.
+    """
     calls = module.named("init_process_group")
     sizes = [argument(call, "world_size", 3) for call in calls]
     return bool(calls) and all(size is not None and module.fold(value_of(size)) == Known(1) for size in sizes)
 
 
 def _is_of_one_node(module: Module) -> bool:
-    """Whether the process group is given the local rank as its rank, which is right on one node only."""
+    """Return whether the process group is given the local rank as its rank, which is right on one node only."""
     ranks = [argument(call, "rank", 4) for call in module.named("init_process_group")]
     return bool(ranks) and all(rank is not None and end_of(value_of(rank)) == "local_rank" for rank in ranks)
 
 
 def _is_side_work(module: Module, call: ast.Call) -> bool:
-    """Whether this is in a branch or function for work of a single process, such as an export or a prediction."""
+    """Return whether this is in a branch or function for work of a single process, such as an export or a
+    prediction.
+    """
     for outer in module.outline.above(call):
         if isinstance(outer, ast.If) and _SIDE_WORK.search(module.text(outer.test)):
             return True
@@ -197,7 +203,7 @@ def _is_side_work(module: Module, call: ast.Call) -> bool:
 
 
 def _is_in_turn(module: Module, call: ast.Call) -> bool:
-    """Whether a call is under `with accelerator.main_process_first():` or the like."""
+    """Return whether a call is under `with accelerator.main_process_first():` or the like."""
     blocks = (outer for outer in module.outline.above(call) if isinstance(outer, ast.With))
     return any("_first" in module.text(item.context_expr) for block in blocks for item in block.items)
 
@@ -212,7 +218,7 @@ def _is_caught(module: Module, call: ast.Call) -> bool:
 
 
 def _has_own_path(module: Module, call: ast.Call) -> bool:
-    """Whether the path names the rank or node, so that no two ranks write the same file."""
+    """Return whether the path names the rank or node, so that no two ranks write the same file."""
     position = 1 if module.called(call) in _LIBRARY_SAVES else None
     given = argument(call, "f", position) if position else None
     paths = [value_of(given)] if given is not None else [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -224,13 +230,13 @@ def _has_own_path(module: Module, call: ast.Call) -> bool:
 
 
 def _has_microseconds(module: Module, call: ast.Call) -> bool:
-    """Whether the path of a folder has the time in microseconds, which no two ranks share."""
+    """Return whether the path of a folder has the time in microseconds, which no two ranks share."""
     paths = [*call.args, call.func.value if isinstance(call.func, ast.Attribute) else call]
     return any("%f" in name for path in paths for name in _names(module, path, True))
 
 
 def _names(module: Module, expression: ast.expr, texts: bool) -> Iterator[str]:
-    """The names in an expression and in its definitions; with `texts` literal strings, too."""
+    """Yield the names in an expression and in its definitions; with `texts` literal strings, too."""
     pending: list[ast.AST] = [expression]
     seen = 0
     while pending and seen < 200:
@@ -268,7 +274,9 @@ _REMOVERS = ("rmtree", "remove", "unlink")
 
 
 def shared_path_claims(module: Module) -> Iterator[Claim]:
-    """Claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank`, `written by one rank`."""
+    """Yield claims `shared_path`: `removed by every rank`, `removed too early`, `made by one rank`, `written by one
+    rank`.
+    """
     text = module.file.text
     is_distributed, has_ranks = _uses_ranks(module), _RANK_WORDS.search(text) is not None
     waits = _waits(module) if is_distributed or has_ranks else []
@@ -285,7 +293,7 @@ def shared_path_claims(module: Module) -> Iterator[Claim]:
 
 
 def _removed_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
-    """Rank 0 removes what every rank reads above, with nothing between at which it waits for the others."""
+    """Yield paths that rank 0 removes after every rank reads them, without a wait for the others in between."""
     for call in module.named(*_REMOVERS):
         path = _removed_path(module, call)
         if path is None or not dotted(path) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
@@ -299,7 +307,7 @@ def _removed_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
 
 
 def _made_by_one(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
-    """Rank 0 makes a folder into which every rank writes below, with nothing between at which the others wait."""
+    """Yield folders that rank 0 creates before every rank writes to them, without a wait by the others in between."""
     for call in module.named("makedirs", "mkdir"):
         path = _made_path(module, call)
         if path is None or not dotted(path) or ranks_of(module).guard_of(call).who not in _ONE_RANK:
@@ -327,7 +335,7 @@ _READING = re.compile(
 
 
 def _read_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
-    """Rank 0 writes a path that every rank reads below, with nothing between at which the others wait."""
+    """Yield paths that rank 0 writes before every rank reads them, without a wait by the others in between."""
     reads: dict[str, list[ast.Call]] = {}
     fetched = {module.called(call) for call in module.calls if _downloads(call)}
     for call in module.calls:
@@ -351,14 +359,14 @@ def _read_early(module: Module, waits: Sequence[int]) -> Iterator[Claim]:
 
 
 def _downloads(call: ast.Call) -> bool:
-    """Whether a data set is fetched where it is made: `CIFAR10(root, download=True)`."""
+    """Return whether a data set is fetched where it is made: `CIFAR10(root, download=True)`."""
     given = argument(call, "download")
     value = value_of(given) if given is not None else None
     return isinstance(value, ast.Constant) and value.value is True
 
 
 def _path_text(given: ast.expr) -> str:
-    """A path as it is written: a name, or a constant with a slash or a dot; empty for anything else."""
+    """Return a path as it is written: a name, or a constant with a slash or a dot; empty for anything else."""
     if isinstance(given, ast.Constant):
         return given.value if isinstance(given.value, str) and re.search(r"[./]", given.value) else ""
     return dotted(given)
@@ -391,19 +399,19 @@ def _is_of_all(module: Module, call: ast.Call) -> bool:
 
 
 def _is_of_several(module: Module, write: ast.Call) -> bool:
-    """Whether several ranks write: without a condition, or each a file of its own by the name."""
+    """Return whether several ranks write: without a condition, or each a file of its own by the name."""
     who = ranks_of(module).guard_of(write).who
     return who is RankSet.ALL or (who is RankSet.UNDECIDED and _RANK_WORDS.search(module.text(write)) is not None)
 
 
 def _is_own(module: Module, path: ast.expr) -> bool:
-    """Whether the words of a path, or of what it is made of, show that each rank has its own."""
+    """Return whether the words of a path, or of what it is made of, show that each rank has its own."""
     meant = module.definition(path) if isinstance(path, ast.Name) else path
     return any(_OWN_SHARED_PATH.search(module.text(each)) is not None for each in (path, meant))
 
 
 def _uses(call: ast.Call, name: str) -> bool:
-    """Whether an argument of a call holds the name."""
+    """Return whether an argument of a call holds the name."""
     return any(
         isinstance(node, (ast.Name, ast.Attribute)) and dotted(node) == name
         for given in (*call.args, *(keyword.value for keyword in call.keywords))
@@ -412,8 +420,8 @@ def _uses(call: ast.Call, name: str) -> bool:
 
 
 def _waits(module: Module) -> list[int]:
-    """The lines of the calls of every rank that, by their names, wait for other ranks, and of loops that wait for a
-    file; in order.
+    """Return the lines of the calls of every rank that, by their names, wait for other ranks, and of loops that wait
+    for a file; in order.
 
     Calls under a condition on the rank are those of one rank alone, so they do not count.
     """
@@ -427,7 +435,7 @@ def _waits(module: Module) -> list[int]:
 
 
 def _nothing_waits(module: Module, first: ast.Call, second: ast.Call, waits: Sequence[int]) -> bool:
-    """Whether two calls are in one function and no rank waits for others on a line between them."""
+    """Return whether two calls are in one function and no rank waits for others on a line between them."""
     after = bisect_right(waits, first.lineno)
     if after < len(waits) and waits[after] < second.lineno:
         return False

@@ -150,7 +150,7 @@ class Machine:
 
     @property
     def condition(self) -> str:
-        """The branches around the current statement, outermost first; empty if it always runs."""
+        """Return the branches around the current statement, outermost first; empty if it always runs."""
         return "; ".join(dict.fromkeys(item for item in self.conditions if item))
 
     @contextmanager
@@ -250,7 +250,7 @@ class Written(NamedTuple):
     fields: tuple[Field, ...]
 
     def holding(self, index: int) -> int:
-        """The index of the written word that field `index` came from."""
+        """Return the index of the written word that field `index` came from."""
         return max(at for at, start in enumerate(self.starts) if start <= index)
 
 

@@ -53,7 +53,7 @@ class _Token(NamedTuple):
 
 
 def decide(machine: Machine, state: State, document: Document, node: Node) -> bool | None:
-    """Whether a `test_command` node holds; None when that depends on unknown values."""
+    """Return whether a `test_command` node holds; None when that depends on unknown values."""
     machine.step()
     double = document.text_of(node).lstrip().startswith("[[")
     tokens: list[_Token] = []
@@ -62,7 +62,7 @@ def decide(machine: Machine, state: State, document: Document, node: Node) -> bo
 
 
 def decide_words(machine: Machine, state: State, fields: Sequence[Field]) -> bool | None:
-    """Whether `test ...` holds, given its words; None when that depends on unknown values."""
+    """Return whether `test ...` holds, given its words; None when that depends on unknown values."""
     tokens = []
     for item in fields:
         if item.many:
@@ -191,7 +191,7 @@ class _TestParser:
         return None if empty is None else not empty
 
     def _is_empty(self, text: Text) -> bool | None:
-        """Whether a text is empty; where it is assumed, one that the caller may set, or else the script, is."""
+        """Return whether a text is empty; where it is assumed, one that the caller may set, or else the script, is."""
         empty = is_empty(text)
         origin = text[0].origin if len(text) == 1 and isinstance(text[0], Hole) else None
         if empty is None and origin is not None and origin == FROM_CALLER and origin.variable:
@@ -253,7 +253,7 @@ def _compare_texts(operator: str, left: str, right: str, pattern: bool) -> bool 
 
 
 def case_matches(subject: Text, pattern: Text, *, quoted: bool) -> bool | None:
-    """Whether a `case` pattern matches; None when that depends on unknown values."""
+    """Return whether a `case` pattern matches; None when that depends on unknown values."""
     if not quoted and spelling_of(pattern) == "*":
         return True
     subjects, candidates = possible_texts(subject), possible_texts(pattern)
@@ -378,7 +378,7 @@ def _alternatives(slot: Slot) -> tuple[Slot, ...]:
 
 
 def _is_before_program(text: Text) -> bool:
-    """Whether the alternatives are preceded only by blanks, or by one word that itself starts a program."""
+    """Return whether the alternatives are preceded only by blanks, or by one word that itself starts a program."""
     before = known(text)
     return before is not None and (not before.strip() or _LAUNCHER.match(before.strip() + " ") is not None)
 
@@ -388,15 +388,15 @@ def _holds_blank(text: Text) -> bool:
 
 
 def _starts_with_launcher(slot: Slot) -> bool:
-    return _LAUNCHER.match(_shown(slot) + " ") is not None
+    return _LAUNCHER.match(_format_text(slot) + " ") is not None
 
 
-def _shown(slot: Slot) -> str:
+def _format_text(slot: Slot) -> str:
     if slot.kind is Kind.ARRAY:
         return " ".join(item.known or "?" for item in slot.items)
     return slot.spelling().strip()
 
 
 def _condition(name: str, slot: Slot) -> str:
-    shown = " ".join(_shown(slot).split())
+    shown = " ".join(_format_text(slot).split())
     return f"{name} is {shown[:80]!r}" if shown else f"{name} is empty"

@@ -258,7 +258,7 @@ def unclosed(document: Document) -> Iterator[tuple[str, Node]]:
 
 
 def _logical_end(text: str, start: int) -> int:
-    """The end of a line, including the lines on which it continues."""
+    """Return the end of a line, including the lines on which it continues."""
     while True:
         stop = text.find("\n", start)
         if stop < 0:

@@ -122,7 +122,7 @@ def expand_text(machine: Machine, state: State, document: Document, node: Node) 
 
 
 def word_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool = False) -> list[Part]:
-    """The parts of one written word."""
+    """Return the parts of one written word."""
     kind = node.type
     start, end = node.start_byte, node.end_byte
     if kind == "string" or kind == "translated_string":
@@ -152,7 +152,7 @@ def parts_between(
     quoted: bool = False,
     escapes: str | None = None,
 ) -> list[Part]:
-    """The parts of `text[start:end]`: the expansions and quotes among `children`, and the text between them.
+    """Return the parts of `text[start:end]`: the expansions and quotes among `children`, and the text between them.
 
     The grammar omits blanks between two expansions in a string and includes leading blanks in an expansion, so all text
     outside a nested node is taken as written.
@@ -171,7 +171,7 @@ def parts_between(
 
 
 def _nested_nodes(nodes: Iterable[Node]) -> Iterator[Node]:
-    """The outermost expansions and quotes among and below `nodes`, in order."""
+    """Yield the outermost expansions and quotes among and below `nodes`, in order."""
     waiting = list(nodes)[::-1]
     while waiting:
         node = waiting.pop()
@@ -197,7 +197,7 @@ def _string_parts(machine: Machine, state: State, document: Document, node: Node
 
 
 def heredoc_text_of(machine: Machine, state: State, document: Document, redirect: Node) -> tuple[Text, Node] | None:
-    """The text of a here-document, as written if its delimiter is quoted, and the node of its body."""
+    """Return the text of a here-document, as written if its delimiter is quoted, and the node of its body."""
     body = next((child for child in redirect.children if child.type == "heredoc_body"), None)
     start = next((child for child in redirect.children if child.type == "heredoc_start"), None)
     if body is None or start is None:
@@ -210,13 +210,13 @@ def heredoc_text_of(machine: Machine, state: State, document: Document, redirect
 
 
 def output_text(machine: Machine, state: State, document: Document, nodes: Sequence[Node]) -> Text | None:
-    """The text that statements print before a pipe; None when it is unknown. The statements are not recorded."""
+    """Return the text that statements print before a pipe; None when it is unknown. The statements are not recorded."""
     reader = _OutputReader(machine, document, document.place_of(nodes[0]), document.text_of(nodes[0]).strip())
     return reader.pipeline_output(state.copy(), nodes)
 
 
 def redirected_text(machine: Machine, state: State, document: Document, redirect: Node) -> Text | None:
-    """The text that a command reads from `< file` or `< <(command)`; None when it is unknown.
+    """Return the text that a command reads from `< file` or `< <(command)`; None when it is unknown.
 
     The text of a file keeps its location in that file.
     """
@@ -231,7 +231,7 @@ def redirected_text(machine: Machine, state: State, document: Document, redirect
 
 
 def _expansion_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool) -> list[Part]:
-    """The parts that any kind of expansion results in."""
+    """Return the parts that any kind of expansion results in."""
     machine.step()
     start = document.start_of(node)
     place = document.place(start, node.end_byte)
@@ -252,7 +252,9 @@ def _expansion_parts(machine: Machine, state: State, document: Document, node: N
 
 
 def _is_arithmetic(spelling: str) -> bool:
-    """Whether `$((...))` is arithmetic where the grammar parses it as a subshell, as it does inside `${N:=...}`."""
+    """Return whether `$((...))` is arithmetic where the grammar parses it as a subshell, as it does inside
+    `${N:=...}`.
+    """
     if not (spelling.startswith("$((") and spelling.endswith("))")):
         return False
     depth = 0
@@ -275,7 +277,7 @@ def _quoted_parts(pieces: Text) -> list[Part]:
 
 
 def _literal_parts(document: Document, start: int, end: int, *, quoted: bool, escapes: str | None = None) -> list[Part]:
-    """The parts of text as written, without its backslashes; unknown pieces stay as they are."""
+    """Return the parts of text as written, without its backslashes; unknown pieces stay as they are."""
     if start >= end:
         return []
     source = document.text
@@ -346,12 +348,11 @@ def expand_known(machine: Machine, state: State, document: Document, node: Node)
 
 
 def _unknown_parts(why: str, place: Place, spelling: str, *, quoted: bool) -> list[Part]:
-    """Parts for an unknown value."""
     return _to_parts((Hole(why[:300], place, spelling, True),), quoted=quoted)
 
 
 def _arithmetic_text(machine: Machine, state: State, document: Document, node: Node) -> Text:
-    """The value of `$(( ... ))`."""
+    """Return the value of `$(( ... ))`."""
     begin = document.start_of(node)
     place = document.place(begin, node.end_byte)
     raw = document.text[begin : node.end_byte]
@@ -363,7 +364,7 @@ def _arithmetic_text(machine: Machine, state: State, document: Document, node: N
 
 
 def _parameter_parts(machine: Machine, state: State, document: Document, node: Node, *, quoted: bool) -> list[Part]:
-    """The parts that `$NAME` or `${...}` expands to."""
+    """Return the parts that `$NAME` or `${...}` expands to."""
     use = parse_parameter(document, node, quoted=quoted)
     if use is None:
         place = document.place_of(node)
@@ -534,23 +535,25 @@ def _substring(machine: Machine, state: State, use: Use, current: Text) -> Text:
 
 
 def _operand_parts(machine: Machine, state: State, use: Use, *, escapes: str | None = None) -> list[Part]:
-    """The operand of an expansion; `escapes` lists the characters that a backslash makes literal, None for all."""
+    """Return the operand of an expansion; `escapes` lists the characters that a backslash makes literal, None for
+    all.
+    """
     document, inner, start, end = use.document, use.node.children, use.argument, use.end
     return parts_between(machine, state, document, inner, start, end, quoted=use.quoted, escapes=escapes)
 
 
 def _operand_text(machine: Machine, state: State, use: Use) -> Text:
-    """The operand of an expansion, not split."""
+    """Return the operand of an expansion, not split."""
     return joined(_operand_parts(machine, state, use))
 
 
 def _operand_pattern(machine: Machine, state: State, use: Use) -> str | None:
-    """The operand of a pattern operator with its backslashes; None when it is unknown."""
+    """Return the operand of a pattern operator with its backslashes; None when it is unknown."""
     return known(joined(_operand_parts(machine, state, use, escapes="")))
 
 
 def _slice_bounds(machine: Machine, state: State, use: Use) -> tuple[int, int | None] | None:
-    """Offset and length of `${A:offset:length}`; None when one of them is unknown."""
+    """Return offset and length of `${A:offset:length}`; None when one of them is unknown."""
     raw = use.document.text[use.argument : use.end]
     offset, _, length = raw.partition(":")
     first = known(arithmetic.evaluate_expression(machine, state, offset or "0", use.place))
@@ -611,7 +614,7 @@ def _array_parts(machine: Machine, state: State, use: Use) -> list[Part]:
 
 
 def _length(machine: Machine, state: State, use: Use) -> Text:
-    """The number of arguments or elements, or the length of one value."""
+    """Return the number of arguments or elements, or the length of one value."""
     if use.name in ("#", "@", "*"):
         fields = state.positional.fields
         if fields is None or any(item.many for item in fields):
@@ -670,7 +673,7 @@ def _item_parts(state: State, items: Sequence[Field], use: Use, *, star: bool) -
 
 
 def _command_output(machine: Machine, state: State, document: Document, node: Node) -> Text:
-    """The output of a command substitution without trailing newlines.
+    """Return the output of a command substitution without trailing newlines.
 
     It is folded where constants and files determine it, and otherwise described by the command.
     """
@@ -720,7 +723,7 @@ class _OutputReader:
         self.spelling = spelling
 
     def unknown_output(self, command: str) -> Text:
-        """The output of a command that cannot be folded."""
+        """Return the output of a command that cannot be folded."""
         shown = " ".join(command.split())
         if len(shown) > 80:
             shown = shown[:77] + "..."
@@ -728,19 +731,19 @@ class _OutputReader:
         return hole(f"the output of `{shown}`", self.place, self.spelling, many=True, origin=origin)
 
     def run_time_value(self, symbol: Symbol) -> Text:
-        """A recognised run-time value; the hosts of an allocation are several words."""
+        """Return a recognised run-time value; the hosts of an allocation are several words."""
         return hole(symbol.value, self.place, self.spelling, many=symbol is Symbol.ALLOCATED_HOSTS)
 
     def computed(self, value: str) -> Text:
-        """A computed output."""
+        """Return a computed output."""
         return literal(value, self.place, self.spelling)
 
     def computed_or_none(self, value: str | None) -> Text | None:
-        """A computed output, or None."""
+        """Return a computed output, or None."""
         return None if value is None else self.computed(value)
 
     def sequence_output(self, state: State, nodes: Sequence[Node]) -> Text | None:
-        """The output of statements in sequence."""
+        """Return the output of statements in sequence."""
         pieces: list[Text] = []
         for node in nodes:
             found = self.statement_output(state, node)
@@ -753,7 +756,7 @@ class _OutputReader:
         return tuple(piece for text in pieces for piece in text)
 
     def statement_output(self, state: State, node: Node) -> Text | None:
-        """The output of one statement."""
+        """Return the output of one statement."""
         self.machine.step()
         kind = node.type
         if kind == "command":
@@ -813,7 +816,7 @@ class _OutputReader:
         return self.statement_output(state, body)
 
     def redirected_file(self, state: State, node: Node) -> Text | None:
-        """The content of a file that is read by redirection."""
+        """Return the content of a file that is read by redirection."""
         destination = node.child_by_field_name("destination")
         if destination is None:
             return None
@@ -821,7 +824,7 @@ class _OutputReader:
         return None if path is None else self.file_content(state, path)
 
     def file_content(self, state: State, path: str) -> Text | None:
-        """The content of a file of the tree."""
+        """Return the content of a file of the tree."""
         found = lookup.read_file(self.machine, state, path)
         if found is None:
             return None
@@ -851,7 +854,7 @@ class _OutputReader:
         return current
 
     def apply_filter(self, state: State, source: Text, fields: Sequence[Field]) -> Text | None:
-        """The output of a filter for the given input."""
+        """Return the output of a filter for the given input."""
         words = known_strings(fields)
         if not words:
             return None
@@ -866,7 +869,7 @@ class _OutputReader:
         return self.filter_symbol(state, reasons(source), words)
 
     def filter_symbol(self, state: State, why: str, words: Sequence[str]) -> Text | None:
-        """The output of a filter for input that is known only at run time."""
+        """Return the output of a filter for input that is known only at run time."""
         if words[0] == "wc" and why == Symbol.ALLOCATED_HOSTS.value:
             return allocated_nodes(self.machine, self.place, self.spelling)
         if words[0] in ("wc", "grep") and ("nvidia-smi" in why or "/dev/nvidia" in why or "CUDA" in why):
@@ -877,7 +880,7 @@ class _OutputReader:
         return hole(result, self.place, self.spelling, many=result == Symbol.ALLOCATED_HOSTS.value)
 
     def command_output(self, state: State, node: Node) -> Text | None:
-        """The output of a simple command."""
+        """Return the output of a simple command."""
         fields = expand_words(self.machine, state, self.document, _word_nodes(node))
         if not fields:
             return ()
@@ -939,7 +942,7 @@ class _OutputReader:
     def function_output(
         self, state: State, name: str, arguments: Sequence[Field], document: Document, body: Node
     ) -> Text | None:
-        """The output of a function of the script."""
+        """Return the output of a function of the script."""
         if self.machine.call_stack.count(name) >= 2 or self.machine.depth >= MAX_DEPTH - 2:
             return None
         inside = state.copy()
@@ -972,7 +975,7 @@ class _OutputReader:
         return tuple(piece for text in pieces for piece in text)
 
     def path_output(self, name: str, arguments: Sequence[Field]) -> Text | None:
-        """The output of `dirname`, `basename` and similar programs."""
+        """Return the output of `dirname`, `basename` and similar programs."""
         rest = [item for item in arguments if item.known is None or not item.known.startswith("-")]
         if not rest:
             return None

@@ -128,7 +128,7 @@ def find_inner_shell(fields: Sequence[Field], place: Place) -> InnerShell | None
 
 
 def _shell_after_dashes(words: Sequence[str | None]) -> int | None:
-    """The index of a shell directly after `--` that is given code."""
+    """Return the index of a shell directly after `--` that is given code."""
     for at in range(1, len(words) - 3):
         if words[at] == "--" and (words[at + 1] or "").rpartition("/")[2] in SHELLS:
             options = itertools.takewhile(lambda word: (word or "").startswith("-"), words[at + 2 :])
@@ -179,7 +179,7 @@ def _ssh(fields: Sequence[Field], place: Place) -> InnerShell | None:
 
 
 def _after_options(fields: Sequence[Field], takes_value: Callable[[str], bool]) -> int:
-    """The index of the first word after the options of a program."""
+    """Return the index of the first word after the options of a program."""
     index = 1
     while index < len(fields) and (word := fields[index].known) is not None and word.startswith("-"):
         index += 2 if takes_value(word) else 1
@@ -203,7 +203,7 @@ def _parse_typed(fields: Sequence[Field], name: str) -> InnerShell | None:
 
 
 def _submitter(words: Sequence[str | None], first: str) -> str:
-    """The program that takes a whole command line after `--command` for the hosts of a cloud, or nothing."""
+    """Return the program that takes a whole command line after `--command` for the hosts of a cloud, or nothing."""
     second = (words[1] or "").rpartition("/")[2] if len(words) > 1 else ""
     if first.removesuffix(".py") == "xpk" or (second == "xpk.py" and first.startswith("python")):
         return "xpk"
@@ -247,7 +247,7 @@ _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 def inner_state(
     machine: Machine, state: State, inner_shell: InnerShell, fields: Sequence[Field], command: Command, place: Place
 ) -> State:
-    """The state the inner shell starts in: exported variables, with those that its wrappers add or clear."""
+    """Return the state the inner shell starts in: exported variables, with those that its wrappers add or clear."""
     variables: dict[str, Slot] = {}
     if not any(wrapper in CLEARS_ENVIRONMENT for wrapper in inner_shell.wrappers):
         variables = {name: slot for name, slot in state.variables.items() if slot.exported}
@@ -272,7 +272,7 @@ def inner_state(
 
 
 def state_under_env(state: State, fields: Sequence[Field]) -> State:
-    """The state of the shell inside `env -u X A=b command`."""
+    """Return the state of the shell inside `env -u X A=b command`."""
     changed = state.copy()
     at = 1
     while at < len(fields):
@@ -307,7 +307,9 @@ def _under_wrappers(
     fields: Sequence[Field],
     place: Place,
 ) -> dict[str, Slot]:
-    """The variables that the wrappers of one command pass on: `docker run -e A=b`, `mpirun -x A=b`, `--env-file`."""
+    """Return the variables that the wrappers of one command pass on: `docker run -e A=b`, `mpirun -x A=b`,
+    `--env-file`.
+    """
     passed = machine.passed_environment(command, machine.tree)
     if passed is None:
         return variables
@@ -326,13 +328,13 @@ def _under_wrappers(
 
 
 def _place_of(machine: Machine, variable: Variable) -> Place | None:
-    """The place of a variable in the file that sets it."""
+    """Return the place of a variable in the file that sets it."""
     file = machine.tree.read(variable.span.path)
     return place_of(variable, FileText(file.path, file.text)) if isinstance(file, SourceFile) else None
 
 
 def _exported_by_sbatch(variables: dict[str, Slot], fields: Sequence[Field]) -> dict[str, Slot]:
-    """The variables that `sbatch --export=NONE` or `--export=ALL,A=b` passes on."""
+    """Return the variables that `sbatch --export=NONE` or `--export=ALL,A=b` passes on."""
     for item in fields:
         word = item.known or ""
         if word.startswith("--export="):
@@ -344,7 +346,7 @@ def _exported_by_sbatch(variables: dict[str, Slot], fields: Sequence[Field]) -> 
 
 
 def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> dict[str, Slot]:
-    """The variables that `qsub -v A=b,C` and `qsub -V` pass on."""
+    """Return the variables that `qsub -v A=b,C` and `qsub -V` pass on."""
     kept = dict(variables) if any(item.known == "-V" for item in fields) else {}
     for before, item in itertools.pairwise(fields):
         if before.known != "-v":
@@ -356,6 +358,6 @@ def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> di
 
 
 def _exported(names: Sequence[str], place: Place) -> dict[str, Slot]:
-    """The variables of a list of names that are given values: `A=b`."""
+    """Return the variables of a list of names that are given values: `A=b`."""
     found = [match for name in names if (match := _EXPORTED.fullmatch(name))]
     return {each[1]: Slot(Kind.TEXT, place, literal(each[2], place), exported=True) for each in found}

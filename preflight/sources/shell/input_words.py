@@ -82,7 +82,7 @@ def parse(fields: Sequence[Field]) -> Reader:
 
 
 def lines_of(text: Text) -> Iterator[Text]:
-    """The lines of a text, each piece with its own location; a line that ends the text may lack its newline."""
+    """Yield the lines of a text, each piece with its own location; a line that ends the text may lack its newline."""
     current: list[Piece] = []
     for piece in text:
         if not isinstance(piece, Lit):
@@ -192,7 +192,7 @@ class _Line:
     rest: list[Field]
 
     def text(self, *names: str) -> str | None:
-        """The value of the first of these options that is given."""
+        """Return the value of the first of these options that is given."""
         for name in names:
             item = self.options.get(name)
             if item is not None:
@@ -254,7 +254,7 @@ def _xargs(fields: Sequence[Field], standard_input: Text | None, place: Place) -
 
 
 def _groups(line: _Line, standard_input: Text | None, place: Place, *, by_line: bool) -> list[tuple[Field, ...]] | None:
-    """The arguments of each command that xargs starts."""
+    """Return the arguments of each command that xargs starts."""
     if standard_input is None or any(not isinstance(piece, Lit) for piece in standard_input):
         return None
     delimiter = line.text("-d", "--delimiter")
@@ -294,7 +294,7 @@ def _cut(text: Text, separator: str) -> Iterator[Text]:
 
 
 def _fill_template(words: Sequence[Field], replaced: str, group: tuple[Field, ...]) -> tuple[Field, ...]:
-    """The words of one command of xargs."""
+    """Return the words of one command of xargs."""
     if not replaced:
         return (*words, *group)
     value = tuple(piece for item in group for piece in item.text)
@@ -303,7 +303,7 @@ def _fill_template(words: Sequence[Field], replaced: str, group: tuple[Field, ..
 
 
 def _substitute(text: Text, pattern: re.Pattern[str], values: Mapping[str, Text]) -> Text:
-    """The text with each match of `pattern` replaced by its value; a match without a value stays."""
+    """Return the text with each match of `pattern` replaced by its value; a match without a value stays."""
     return replace_spans(
         text,
         lambda literal: (match.span() for match in pattern.finditer(literal) if match.group() in values),
@@ -330,7 +330,7 @@ def _parallel(fields: Sequence[Field], standard_input: Text | None, place: Place
 
 
 def _rows(line: _Line, sources: Sequence[Field], standard_input: Text | None, place: Place) -> list[list[Field]] | None:
-    """The arguments of each command that parallel starts, one from each source of input."""
+    """Return the arguments of each command that parallel starts, one from each source of input."""
     lists: list[list[Field]] = []
     linked = "--link" in line.options or "--xapply" in line.options
     if {"-a", "--arg-file"} & set(line.options):
@@ -371,7 +371,7 @@ def _columns(item: Field, separator: str) -> list[Field]:
 
 
 def _row_words(template: Sequence[Field], row: Sequence[Field], number: int, place: Place) -> tuple[Field, ...]:
-    """The words of one command of parallel: the template with `{}`, `{1}`, `{#}` replaced."""
+    """Return the words of one command of parallel: the template with `{}`, `{1}`, `{#}` replaced."""
     whole, count = join_words(row, place), literal(str(number), place)
     values: dict[str, Text] = {"{}": whole, "{#}": count, "{%}": count}
     values.update({f"{{{at}}}": item.text for at, item in enumerate(row, start=1)})
@@ -391,7 +391,9 @@ _OUTPUT_OPTIONS = frozenset(
 
 
 def standard_input(machine: Machine, state: State, document: Document, redirects: Sequence[Node]) -> Text | None:
-    """The text a command reads from a here-document, a here-string, a file or a pipe; None when it is unknown."""
+    """Return the text a command reads from a here-document, a here-string, a file or a pipe; None when it is
+    unknown.
+    """
     for redirect in reversed(redirects):
         if redirect.type == "heredoc_redirect":
             found = heredoc_text_of(machine, state, document, redirect)
@@ -450,7 +452,7 @@ _WRITES = re.compile(
 
 
 def _inner_command(words: Sequence[str]) -> Sequence[str]:
-    """The command that `find ... -name FILE -exec` runs, with the file; any other command as it is."""
+    """Return the command that `find ... -name FILE -exec` runs, with the file; any other command as it is."""
     if words[0] != "find" or "-exec" not in words:
         return words
     named = [following for word, following in itertools.pairwise(words) if word == "-name"]
@@ -506,7 +508,7 @@ def _record_moved(machine: Machine, state: State, words: Sequence[str], place: P
 
 
 def _named(machine: Machine, state: State, path: str) -> list[str]:
-    """The files that `configs/*`, `configs/.` or `configs/` name; any other path itself."""
+    """Return the files that `configs/*`, `configs/.` or `configs/` name; any other path itself."""
     folder, name = posixpath.split(path)
     target = lookup.locate(machine, state, folder or ".")
     if target is None or not (name in ("", ".") or re.search(r"[*?\[]", name)):
@@ -537,7 +539,9 @@ def record_destinations(machine: Machine, state: State, document: Document, redi
 
 
 def _copied_paths(words: Sequence[str]) -> Sequence[str]:
-    """The paths that a command writes without redirection: targets of `cp` and `tee`, and the path after `--out`."""
+    """Return the paths that a command writes without redirection: targets of `cp` and `tee`, and the path after
+    `--out`.
+    """
     program = posixpath.basename(words[0])
     if program in _COPYING:
         return words[-1:]
@@ -604,7 +608,7 @@ def _add_file(machine: Machine, file: WrittenFile) -> None:
 
 
 def _without_tabs(content: Text) -> Text:
-    """The text of a `<<-` here-document: the tabs that begin its lines are removed."""
+    """Return the text of a `<<-` here-document: the tabs that begin its lines are removed."""
     pieces: list[Piece] = []
     line_start = True
     for piece in content:
@@ -622,7 +626,7 @@ def _without_tabs(content: Text) -> Text:
 
 
 def _printed_text(words: Sequence[str], fields: Sequence[Field]) -> Text | None:
-    """The text that `echo` or `printf` writes; None when the format is not understood."""
+    """Return the text that `echo` or `printf` writes; None when the format is not understood."""
     if words[0] == "printf":
         plain = program_output.printf(words[1:]) if all(item.known is not None for item in fields) else None
         return None if plain is None else literal(plain, fields[0].place)
@@ -644,7 +648,7 @@ def _printed_text(words: Sequence[str], fields: Sequence[Field]) -> Text | None:
 def _destination(
     machine: Machine, state: State, document: Document, redirects: Sequence[Node]
 ) -> tuple[Text | None, bool]:
-    """The file that standard output goes to, and whether it is appended to."""
+    """Return the file that standard output goes to, and whether it is appended to."""
     for redirect in redirects:
         candidates = [redirect]
         if redirect.type == "heredoc_redirect":

@@ -31,7 +31,7 @@ _ALWAYS_SET = frozenset(("RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "HOSTNA
 
 
 def _starts_tasks(command: Command) -> bool:
-    """Whether a command starts other commands as tasks of a job, which then have a rank."""
+    """Return whether a command starts other commands as tasks of a job, which then have a rank."""
     return any(
         isinstance(word.value, Known) and str(word.value.value).rpartition("/")[2] in _TASK_STARTERS
         for word in command.words[:_MAX_WORDS]
@@ -103,7 +103,7 @@ def _special(state: State, name: str, place: Place, spelling: str) -> Text:
 
 
 def allocated_nodes(machine: Machine, place: Place, spelling: str) -> Text:
-    """The number of hosts in the allocation, from the `#SBATCH` header when there is one."""
+    """Return the number of hosts in the allocation, from the `#SBATCH` header when there is one."""
     header = sbatch_directives.header_of(machine.directives)
     found = sbatch_directives.slurm_variable(header, "SLURM_NNODES", machine.main_file.path) if header.present else None
     if isinstance(found, tuple):
@@ -144,7 +144,7 @@ def read_file(machine: Machine, state: State, path: str) -> SourceFile | None:
 
 
 def written_key(machine: Machine, state: State, path: Text) -> str:
-    """The key under which a file that the script writes is stored; the name may be unknown: `job_$RANDOM.sh`."""
+    """Return the key under which a file that the script writes is stored; the name may be unknown: `job_$RANDOM.sh`."""
     plain = known(path)
     if plain is not None:
         return locate(machine, state, plain) or plain
@@ -154,7 +154,9 @@ def written_key(machine: Machine, state: State, path: Text) -> str:
 
 
 def file_text(machine: Machine, state: State, path: str, place: Place) -> Text | None:
-    """The text of a file that the command at `place` reads, with its location in that file; None when it is unknown."""
+    """Return the text of a file that the command at `place` reads, with its location in that file; None when it is
+    unknown.
+    """
     found = read_file(machine, state, path)
     if found is None or len(found.text) > _MAX_CHARACTERS:
         return None
@@ -164,7 +166,7 @@ def file_text(machine: Machine, state: State, path: str, place: Place) -> Text |
 
 
 def parsed_document(machine: Machine, file: SourceFile) -> Document:
-    """The parsed file; each file is parsed once."""
+    """Return the parsed file; each file is parsed once."""
     document = machine.documents.get(file.path)
     if document is None:
         document = machine.documents[file.path] = document_of(file.path, file.text)
@@ -172,7 +174,7 @@ def parsed_document(machine: Machine, file: SourceFile) -> Document:
 
 
 def change_directory(machine: Machine, state: State, path: str | None) -> str | None:
-    """The directory after `cd path`, relative to the root; None when it is unknown."""
+    """Return the directory after `cd path`, relative to the root; None when it is unknown."""
     if path is None or path.startswith(("~", "/")) or path == "-":
         if path is None or not path.startswith("/"):
             return None
@@ -200,7 +202,7 @@ def change_directory(machine: Machine, state: State, path: str | None) -> str | 
 
 
 def _folder_of_tree(machine: Machine, path: str) -> str | None:
-    """The folder of the tree that a folder elsewhere holds: the one with the longest end of its path."""
+    """Return the folder of the tree that a folder elsewhere holds: the one with the longest end of its path."""
     parts = [part for part in path.split("/") if part]
     ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
     return next((end for end in ends if machine.tree.names(end)), None)
@@ -212,13 +214,13 @@ _MAX_LAUNCHER_WORDS = 12
 
 
 def path_text(program: str, place: Place, spelling: str) -> Text:
-    """The path of an installed program: unknown, but of a known program."""
+    """Return the path of an installed program: unknown, but of a known program."""
     origin = UnknownOrigin(UnknownKind.PROGRAM_PATH, program=program)
     return hole(f"where `{program}` is installed", place, spelling, origin=origin)
 
 
 def looked_up(name: str, words: Sequence[str]) -> str | None:
-    """The program whose path a command prints (`which torchrun`), or None; `words` are its arguments."""
+    """Return the program whose path a command prints (`which torchrun`), or None; `words` are its arguments."""
     names = [word for word in words if not word.startswith("-")]
     if name == "which" or (name == "command" and words[:1] in (["-v"], ["-V"])) or (name == "type" and "-p" in words):
         return names[-1] if len(names) == 1 else None
@@ -229,7 +231,7 @@ def looked_up(name: str, words: Sequence[str]) -> str | None:
 
 
 def found_programs(fields: list[Field]) -> list[Field]:
-    """The words of a command, with each path that was looked up replaced by the program's name."""
+    """Return the words of a command, with each path that was looked up replaced by the program's name."""
     for index, item in enumerate(fields[:_MAX_LAUNCHER_WORDS]):
         piece = item.text[0] if len(item.text) == 1 else None
         origin = piece.origin if isinstance(piece, Hole) else None

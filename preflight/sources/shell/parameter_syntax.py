@@ -123,7 +123,7 @@ _MAX_REPLACEMENTS = 1_000
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether the whole of `subject` matches a `case` or `[[ == ]]` pattern.
+    """Return whether the whole of `subject` matches a `case` or `[[ == ]]` pattern.
 
     Raises:
         ValueError: the pattern or the subject is too long.
@@ -132,7 +132,7 @@ def matches(pattern: str, subject: str) -> bool:
 
 
 def substring(value: str, offset: int, length: int | None) -> str:
-    """`${value:offset:length}`."""
+    """Return `${value:offset:length}`."""
     start = offset if offset >= 0 else max(len(value) + offset, 0)
     if length is None:
         return value[start:]
@@ -195,7 +195,7 @@ def _replace(operator: str, value: str, operand: str) -> str:
 
 
 def _ends(steps: Sequence[Callable[[str], bool] | None], subject: str, start: int) -> set[int]:
-    """Every position where a match that begins at `start` can end."""
+    """Return every position where a match that begins at `start` can end."""
     if len(subject) > MAX_SUBJECT_LENGTH or len(subject) * len(steps) > MAX_WORK:
         raise ValueError("too long to match")
     positions = {start}
@@ -280,7 +280,7 @@ def document_of(path: str, text: str) -> Document:
 
 
 def without_placeholders(text: Text) -> Text:
-    """Code that was put together from variables (`eval $CMD`), with a hole for each placeholder in a value."""
+    """Return code that was assembled from variables (`eval $CMD`), with a hole for each placeholder in a value."""
     return replace_spans(
         text,
         lambda literal: islice(_spans(literal), _MAX_PLACEHOLDERS),

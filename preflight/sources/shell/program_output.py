@@ -19,7 +19,7 @@ _LINE_FILTERS = frozenset(
 
 
 def symbol_after_filter(why: str, words: Sequence[str]) -> str | None:
-    """The reason why text is unknown after a filter; None when the filter turns it into something else."""
+    """Return the reason why text is unknown after a filter; None when the filter turns it into something else."""
     name, rest = words[0].rpartition("/")[2], " ".join(words[1:])
     if why == Symbol.ALLOCATED_HOSTS.value:
         if name == "head" and _FIRST_LINE.search(rest):
@@ -126,7 +126,7 @@ def _cut(arguments: Sequence[str]) -> Callable[[str], str] | None:
 
 
 def _part(parts: Sequence[str], number: int) -> str:
-    """The part with a number, counted from 1; empty if there is none."""
+    """Return the part with a number, counted from 1; empty if there is none."""
     return parts[number - 1] if number <= len(parts) else ""
 
 
@@ -192,7 +192,7 @@ HOST_PROGRAMS = frozenset(("hostname", "uname", "srun", "scontrol")) | _RESOLVER
 
 
 def printed_symbol(name: str, arguments: Sequence[Field], *, batch: bool) -> Symbol | None:
-    """The run-time value that one of `HOST_PROGRAMS` prints; None for anything not recognised.
+    """Return the run-time value that one of `HOST_PROGRAMS` prints; None for anything not recognised.
 
     Args:
         name: the program.
@@ -224,7 +224,7 @@ def _own_name(name: str, arguments: Sequence[Field], *, batch: bool) -> Symbol |
 
 
 def _srun_output(arguments: Sequence[Field]) -> Symbol | None:
-    """The output of `srun -N1 -n1 -w "$head" hostname --ip-address`: a host or its address."""
+    """Return the output of `srun -N1 -n1 -w "$head" hostname --ip-address`: a host or its address."""
     names = [(item.known or "").rpartition("/")[2] for item in arguments]
     at = names.index("hostname") if "hostname" in names else None
     options_text = " ".join(reasons(item.text) if item.known is None else item.known for item in arguments[:at])
@@ -264,7 +264,7 @@ PATH_PROGRAMS = frozenset(("dirname", "basename", "realpath", "readlink", "cygpa
 
 
 def printf(words: Sequence[str]) -> str | None:
-    """The output of `printf FORMAT ARGUMENT...` for %s and %d with a width; None for other formats."""
+    """Return the output of `printf FORMAT ARGUMENT...` for %s and %d with a width; None for other formats."""
     if not words:
         return None
     template, arguments = words[0].replace("\\n", "\n").replace("\\t", "\t"), list(words[1:])
@@ -290,7 +290,9 @@ def printf(words: Sequence[str]) -> str | None:
 
 
 def seq(words: Sequence[str]) -> str | None:
-    """The output of `seq [-s SEPARATOR] [FIRST [STEP]] LAST`; None for other forms and for very long sequences."""
+    """Return the output of `seq [-s SEPARATOR] [FIRST [STEP]] LAST`; None for other forms and for very long
+    sequences.
+    """
     separator = "\n"
     rest = list(words)
     if rest[:1] == ["-s"] and len(rest) > 1:
@@ -311,7 +313,9 @@ def seq(words: Sequence[str]) -> str | None:
 
 
 def path_function(name: str, suffix: str = "") -> Callable[[str], str]:
-    """The function that one of `PATH_PROGRAMS` applies to a path; `suffix` is the second argument of `basename`."""
+    """Return the function that one of `PATH_PROGRAMS` applies to a path; `suffix` is the second argument of
+    `basename`.
+    """
     if name == "dirname":
         return lambda item: posixpath.dirname(item.rstrip("/")) or ("/" if item.startswith("/") else ".")
     if name == "basename":

@@ -36,7 +36,7 @@ MAX_COUNTS = 16
 
 
 def directives(document: Document) -> tuple[Directive, ...]:
-    """The directives that sbatch reads, in order."""
+    """Return the directives that sbatch reads, in order."""
     found: list[Directive] = []
     text = document.text
     at = 0
@@ -118,14 +118,14 @@ class Header:
     present: bool
 
     def count(self, *names: str) -> tuple[int, ...]:
-        """The numbers that the first given option allows (`2-4` allows three); empty when it is not a number."""
+        """Return the numbers that the first given option allows (`2-4` allows three); empty when it is not a number."""
         for name in names:
             if name in self.options:
                 return counts(self.options[name])
         return ()
 
     def gpus(self, name: str) -> tuple[int, ...]:
-        """The number of GPUs that the option requests, as a 1-tuple; empty when it is unknown."""
+        """Return the number of GPUs that the option requests, as a 1-tuple; empty when it is unknown."""
         text = self.options.get(name, "")
         try:
             total = gpus_of_gres(text) if name == "--gres" else gpus_of_types(text)
@@ -143,14 +143,14 @@ def header_of(lines: Sequence[Directive]) -> Header:
 
 
 def counts(value: str) -> tuple[int, ...]:
-    """The whole numbers that `4`, `2-4` or `1k` allow; empty when it is not a number or allows too many."""
+    """Return the whole numbers that `4`, `2-4` or `1k` allow; empty when it is not a number or allows too many."""
     low, high = count_range(value) or (0, 0)
     # sbatch takes 0 for the least that the rest of the header needs.
     return tuple(range(low, high + 1)) if high - low < MAX_COUNTS and low > 0 else ()
 
 
 def count_range(value: str) -> tuple[int, int] | None:
-    """The lowest and the highest number of `4`, `2-4` or `1k`; None for any other text."""
+    """Return the lowest and the highest number of `4`, `2-4` or `1k`; None for any other text."""
     low, dash, high = value.partition("-")
     found = [_COUNT.fullmatch(text.strip()) for text in ((low, high) if dash else (low, low))]
     numbers = [int(match[1]) * _UNITS[match[2].lower()] for match in found if match is not None]
@@ -158,7 +158,7 @@ def count_range(value: str) -> tuple[int, int] | None:
 
 
 def gpus_of_gres(value: str) -> int:
-    """The number of GPUs in `gpu:a100:8(S:0-1),nvme:1`, the form of `--gres`."""
+    """Return the number of GPUs in `gpu:a100:8(S:0-1),nvme:1`, the form of `--gres`."""
     total = 0
     for part in re.split(r",(?![^(]*\))", value):
         pieces = part.split("(")[0].split(":")
@@ -168,7 +168,7 @@ def gpus_of_gres(value: str) -> int:
 
 
 def gpus_of_types(value: str) -> int:
-    """The number of GPUs in `8` or `a100:4,h100:4`, the form of `--gpus-per-node`.
+    """Return the number of GPUs in `8` or `a100:4,h100:4`, the form of `--gpus-per-node`.
 
     Raises:
         ValueError: a count is missing.
@@ -177,7 +177,7 @@ def gpus_of_types(value: str) -> int:
 
 
 def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | str | None:
-    """The possible values of a variable that Slurm sets, or why it is unknown; None for any other variable."""
+    """Return the possible values of a variable that Slurm sets, or why it is unknown; None for any other variable."""
     nodes = header.count("--nodes")
     per_node = header.count("--ntasks-per-node")
     tasks = header.count("--ntasks")
@@ -208,7 +208,7 @@ def slurm_variable(header: Header, name: str, script: str) -> tuple[str, ...] | 
 
 
 def gpus_on_node(header: Header) -> tuple[int, ...]:
-    """The number of GPUs that the job has on each node, if the header determines it."""
+    """Return the number of GPUs that the job has on each node, if the header determines it."""
     per_task, tasks = header.gpus("--gpus-per-task"), header.count("--ntasks-per-node")
     return (
         header.gpus("--gpus-per-node")

@@ -60,7 +60,7 @@ class Invocation:
 
     @property
     def plain(self) -> list[str]:
-        """The words that are known, with empty strings for the others."""
+        """Return the words that are known, with empty strings for the others."""
         return [item.known or "" for item in self.fields]
 
     def traced(self, command: Command | None) -> None:

@@ -41,7 +41,7 @@ class FileText:
         self._spans: dict[tuple[int, int], Span] = {}
 
     def span(self, start: int, end: int) -> Span:
-        """The span of characters `start` to `end`; cached, because loops request the same places repeatedly."""
+        """Return the span of characters `start` to `end`; cached, because loops request the same places repeatedly."""
         found = self._spans.get((start, end))
         if found is None:
             found = self._spans[start, end] = self._span(start, end)
@@ -83,7 +83,7 @@ class Place:
         return self.file.span(self.start, self.end)
 
     def within(self, other: Place) -> bool:
-        """Whether `other` contains this place."""
+        """Return whether `other` contains this place."""
         return self.file is other.file and other.start <= self.start and self.end <= other.end
 
 
@@ -105,11 +105,11 @@ class Lit:
 
     @property
     def spelling(self) -> str:
-        """The text as the user wrote it."""
+        """Return the text as the user wrote it."""
         return self.text if self.spelled is None else self.spelled
 
     def cut(self, start: int, end: int) -> Lit:
-        """Characters `start` to `end` of this text."""
+        """Return characters `start` to `end` of this text."""
         if start == 0 and end == len(self.text):
             return self
         if not self.exact:
@@ -158,7 +158,7 @@ Text: TypeAlias = "tuple[Piece, ...]"
 
 
 def cover(pieces: Text, fallback: Place) -> Place:
-    """The smallest place that contains all `pieces`; `fallback` if they come from several files."""
+    """Return the smallest place that contains all `pieces`; `fallback` if they come from several files."""
     first: Place | None = None
     end = 0
     for piece in pieces:
@@ -177,8 +177,8 @@ _AFTER_LATER_VARIABLE = re.compile(r"(?<=[\w/,.:=@%+}-])(\$[A-Za-z_]\w*)[,/.+-]"
 
 
 def _readable(text: str) -> str:
-    """The text as the grammar reads it, of the same length: in ASCII, such a test as a subshell, and a colon behind
-    some variables.
+    """Return the text as the grammar reads it, of the same length: in ASCII, such a test as a subshell, and a colon
+    behind some variables.
     """
     return _AFTER_LATER_VARIABLE.sub(
         _with_colon, _TEST_IN_SUBSTITUTION.sub(r"$( (\g<test>) ", _NOT_ASCII.sub("Z", text))
@@ -186,7 +186,7 @@ def _readable(text: str) -> str:
 
 
 def _with_colon(match: re.Match[str]) -> str:
-    """The variable with a colon behind it, but in arithmetic and in braces."""
+    """Return the variable with a colon behind it, but in arithmetic and in braces."""
     text, at = match.string, match.start()
     line = text.rfind("\n", 0, at) + 1
     inside = any(text.rfind(opening, line, at) > text.rfind(closing, line, at) for opening, closing in _KEPT)
@@ -223,13 +223,13 @@ class Document:
 
     @classmethod
     def of_file(cls, path: str, text: str) -> Document:
-        """The document for a whole file."""
+        """Return the document for a whole file."""
         whole = Place(FileText(path, text), 0, len(text))
         return cls((Lit(text, whole),), whole)
 
     @property
     def root(self) -> Node:
-        """The root of the syntax tree; parsed on first use."""
+        """Return the root of the syntax tree; parsed on first use."""
         if self._root is None:
             self._root = _parser().parse(_readable(self.text).encode("ascii")).root_node
         return self._root
@@ -239,7 +239,7 @@ class Document:
         return (piece for piece in self._pieces if isinstance(piece, Hole))
 
     def slice(self, start: int, end: int) -> Text:
-        """The pieces of `text[start:end]`, each with its origin."""
+        """Return the pieces of `text[start:end]`, each with its origin."""
         if self._origin is not None and 0 <= start < end <= len(self.text):
             return (Lit(self.text[start:end], self.place(start, end)),)
         return tuple(self._slices(start, end))
@@ -260,7 +260,7 @@ class Document:
             index += 1
 
     def place(self, start: int, end: int) -> Place:
-        """The location of `text[start:end]` in a file."""
+        """Return the location of `text[start:end]` in a file."""
         if self._origin is not None:
             return Place(self._origin.file, self._origin.start + start, self._origin.start + end)
         pieces = self.slice(start, end)
@@ -272,7 +272,7 @@ class Document:
         return first
 
     def plain_word(self, start: int, end: int) -> Lit | None:
-        """The word `text[start:end]` if it is literal, in quotes or not: no expansion, brace or escape."""
+        """Return the word `text[start:end]` if it is literal, in quotes or not: no expansion, brace or escape."""
         if self._origin is None or _PLAIN.fullmatch(self.text, start, end) is None:
             return None
         if self.text[start] in "\"'":
@@ -280,16 +280,16 @@ class Document:
         return Lit(self.text[start:end], self.place(start, end))
 
     def start_of(self, node: Node) -> int:
-        """The start of a node, without the blanks and continued lines that the grammar includes before it."""
+        """Return the start of a node, without the blanks and continued lines that the grammar includes before it."""
         match = _LEAD.match(self.text, node.start_byte, node.end_byte)
         return match.end() if match is not None else node.start_byte
 
     def text_of(self, node: Node) -> str:
-        """The text of a node."""
+        """Return the text of a node."""
         return self.text[node.start_byte : node.end_byte]
 
     def place_of(self, node: Node) -> Place:
-        """The location of a node in a file."""
+        """Return the location of a node in a file."""
         return self.place(node.start_byte, node.end_byte)
 
 

@@ -59,7 +59,7 @@ class ShellSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether this is a shell script, by its name, its first line or its batch header."""
+        """Return whether this is a shell script, by its name, its first line or its batch header."""
         head = file.text[:_HEAD]
         if file.path.lower().endswith(_SUFFIXES):
             return True
@@ -120,14 +120,14 @@ class ShellSource:
 
 
 def _is_there(claim: Claim, tree: Tree) -> bool:
-    """Whether a folder that the script makes is in the tree already."""
+    """Return whether a folder that the script makes is in the tree already."""
     made = claim.alternatives if claim.quantity == "directory_made" else ()
     found = [tree.resolve(str(path), relative_to=claim.span.path) for path in made]
     return any(target and tree.names(target) for target in found)
 
 
 def startable(files: Iterable[SourceFile]) -> frozenset[str]:
-    """The paths of the scripts that may launch something: directly, or through another script.
+    """Return the paths of the scripts that may launch something: directly, or through another script.
 
     Evaluating a script costs a hundred times as much as searching it for words, and most scripts of a repository build,
     install or clean up.
@@ -286,7 +286,7 @@ def produced_hostfiles(script: Script, references: Iterable[Reference], scope: S
 
 
 def _is_in_heredoc(text: str, at: int) -> bool:
-    """Whether the last here-document before an offset is still open there."""
+    """Return whether the last here-document before an offset is still open there."""
     before = text[max(0, at - 20_000) : at]
     opened = list(_HEREDOC.finditer(before))
     return bool(opened) and re.search(rf"^\s*{opened[-1][1]}$", before[opened[-1].end() :], re.MULTILINE) is None

@@ -74,11 +74,11 @@ class Slot:
 
     @property
     def is_set(self) -> bool:
-        """Whether it has a value."""
+        """Return whether it has a value."""
         return self.kind is not Kind.UNSET
 
     def scalar(self) -> Text:
-        """The value of `$NAME`: the text, or the first element of an array."""
+        """Return the value of `$NAME`: the text, or the first element of an array."""
         if self.kind is Kind.TEXT:
             return self.text
         if self.kind is Kind.ARRAY and self.items:
@@ -89,7 +89,7 @@ class Slot:
         return ()
 
     def value(self) -> Value:
-        """The variable as a value; arrays become tuples of strings."""
+        """Return the variable as a value; arrays become tuples of strings."""
         if self.kind is Kind.ARRAY:
             plain = known_strings(self.items)
             if plain is not None:
@@ -102,14 +102,14 @@ class Slot:
         return value_of(self.text)
 
     def spelling(self) -> str:
-        """The value as the user wrote it."""
+        """Return the value as the user wrote it."""
         if self.kind is Kind.ARRAY:
             return " ".join(spelling_of(item.text) for item in self.items)
         return spelling_of(self.text)
 
 
 def element_of(item: Field, index: int) -> Text:
-    """The element at `index` from the start of `item`, which may be several words."""
+    """Return the element at `index` from the start of `item`, which may be several words."""
     if not item.many:
         return item.text if index == 0 else ()
     from preflight.model.job.value import ALLOCATED_HOSTS, FIRST_ALLOCATED_HOST, Symbol
@@ -130,7 +130,7 @@ class Positional:
     owner: str = "the script"
 
     def variables(self) -> dict[str, Variable]:
-        """The first nine parameters by name; empty when they are unknown."""
+        """Return the first nine parameters by name; empty when they are unknown."""
         found: dict[str, Variable] = {}
         for number, item in enumerate((self.fields or ())[:9], start=1):
             if item.many:
@@ -161,7 +161,7 @@ class State:
     _converted: dict[tuple[str, int], tuple[Slot, Variable]] = field(default_factory=dict)
 
     def copy(self) -> State:
-        """A copy, as after a fork of the shell."""
+        """Return a copy, as after a fork of the shell."""
         return State(
             dict(self.variables),
             dict(self.functions),
@@ -190,11 +190,11 @@ class State:
         self._snapshot = None
 
     def get(self, name: str) -> Slot | None:
-        """The variable as the script left it; None when the script never set it."""
+        """Return the variable as the script left it; None when the script never set it."""
         return self.variables.get(name)
 
     def separators(self) -> str:
-        """The characters at which unquoted expansions are split."""
+        """Return the characters at which unquoted expansions are split."""
         slot = self.variables.get("IFS")
         if slot is None or slot.kind is not Kind.TEXT:
             return " \t\n"
@@ -232,7 +232,7 @@ class State:
         self._snapshot = None
 
     def snapshot(self) -> tuple[dict[str, Variable], dict[str, Variable]]:
-        """The exported variables and all variables, as commands carry them; cached until something changes."""
+        """Return the exported variables and all variables, as commands carry them; cached until something changes."""
         if self._snapshot is None:
             all_variables: dict[str, Variable] = {}
             for name, slot in self.variables.items():
@@ -245,7 +245,7 @@ class State:
         return self._snapshot
 
     def external(self, name: str, place: Place, spelling: str) -> Slot:
-        """A variable that the script never set, as a value that the caller sets."""
+        """Return a variable that the script never set, as a value that the caller sets."""
         text = hole(f"${name}, which the caller sets", place, spelling, many=True, origin=set_by_caller(name))
         return Slot(Kind.TEXT, place, text)
 
@@ -256,7 +256,7 @@ def _variable(name: str, slot: Slot) -> Variable:
 
 
 def text_slot(text: Text, place: Place) -> Slot:
-    """A plain variable with this text."""
+    """Return a plain variable with this text."""
     return Slot(Kind.TEXT, place, text)
 
 
@@ -348,7 +348,7 @@ _MAX_BRANCHES = 6
 
 
 def _branches_of(slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The arrays that the branches left; empty if they have the same length, or if there are too many."""
+    """Return the arrays that the branches left; empty if they have the same length, or if there are too many."""
     found = tuple(dict.fromkeys(branch for slot in slots for branch in slot.branches or (slot,)))
     lengths = {len(branch.items) for branch in found}
     return found if len(lengths) > 1 and len(found) <= _MAX_BRANCHES else ()
@@ -393,7 +393,7 @@ def slots_from_environment(variables: Mapping[str, Variable], file: Place) -> di
 
 
 def place_of(variable: Variable, file: FileText) -> Place:
-    """The place of a variable in the file that its span is in."""
+    """Return the place of a variable in the file that its span is in."""
     lines = file.text.split("\n")
     start = sum(len(line) + 1 for line in lines[: variable.span.line - 1]) + variable.span.column - 1
     return Place(file, start, start + len(variable.spelling))

@@ -149,7 +149,7 @@ def _run_node(machine: Machine, state: State, document: Document, node: Node, re
 
 
 def _decide_test(machine: Machine, state: State, document: Document, node: Node) -> bool | None:
-    """Whether `[ ]`, `[[ ]]` or `(( ))` holds; None when that is unknown."""
+    """Return whether `[ ]`, `[[ ]]` or `(( ))` holds; None when that is unknown."""
     if node.type == "test_command" and not document.text_of(node).lstrip().startswith("(("):
         return branch_conditions.decide(machine, state, document, node)
     raw = document.text_of(node)
@@ -197,7 +197,9 @@ _STARTS_FROM_INPUT = inner_shells.SHELLS | frozenset(
 def _piped_text(
     machine: Machine, state: State, document: Document, stages: Sequence[Node], reader: Node
 ) -> Text | None:
-    """The text that `stages` print into a pipe, if `reader` starts something from it; None otherwise, or if unknown."""
+    """Return the text that `stages` print into a pipe, if `reader` starts something from it; None otherwise, or if
+    unknown.
+    """
     word = document.text_of(reader).lstrip("| \t\n").split(None, 1)[:1]
     if machine.quiet or not word or word[0].rpartition("/")[2] not in _STARTS_FROM_INPUT:
         return None
@@ -309,7 +311,7 @@ def _condition_text(document: Document, nodes: Sequence[Node]) -> str:
 
 
 def _if_clauses(node: Node) -> tuple[list[tuple[list[Node], list[Node]]], list[Node]]:
-    """The (condition, body) pairs of an `if`, and the body of its `else`."""
+    """Return the (condition, body) pairs of an `if`, and the body of its `else`."""
     branches: list[tuple[list[Node], list[Node]]] = []
     otherwise: list[Node] = []
     condition: list[Node] = []
@@ -399,7 +401,7 @@ def _run_loop(machine: Machine, state: State, document: Document, node: Node) ->
 
 
 def _lines_read(machine: Machine, document: Document, conditions: Sequence[Node]) -> tuple[Node, list[Text]] | None:
-    """The `read` of `while read -r host rank`, and the lines of its input where they are known and few."""
+    """Return the `read` of `while read -r host rank`, and the lines of its input where they are known and few."""
     named = [child for child in conditions if child.is_named and child.type != "comment"]
     while len(named) == 1 and named[0].type == "list":
         # `while read -r line || [[ -n $line ]]`
@@ -431,7 +433,7 @@ def _run_lines(
 
 
 def _read_words(machine: Machine, state: State, document: Document, node: Node) -> tuple[list[Field], str]:
-    """The words of a `read` command, and the separators it uses: `IFS=, read -r a b`."""
+    """Return the words of a `read` command, and the separators it uses: `IFS=, read -r a b`."""
     separators = state.separators()
     written: list[Node] = []
     for index, child in enumerate(node.children):
@@ -500,7 +502,7 @@ def _run_iterations(
 
 
 def _loop_conditions(machine: Machine, state: State, document: Document, node: Node) -> list[Node]:
-    """The condition nodes of a while loop; for `for ((;;))` the initializer runs here."""
+    """Return the condition nodes of a while loop; for `for ((;;))` the initializer runs here."""
     if node.type == "c_style_for_statement":
         for start in node.children_by_field_name("initializer"):
             if start.is_named:
@@ -734,7 +736,7 @@ def _run_choices(
 
 
 def _is_on_later_line(document: Document, before: Node, node: Node) -> bool:
-    """Whether a line ends between two nodes without a backslash that continues it."""
+    """Return whether a line ends between two nodes without a backslash that continues it."""
     return bool(_LINE_END.search(document.text[before.end_byte : node.start_byte]))
 
 
@@ -797,7 +799,7 @@ def _note_prelude(invocation: Invocation, text_shown: str) -> None:
 
 
 def _call_range(invocation: Invocation) -> slice:
-    """The characters of the command in its file; empty for an inner script."""
+    """Return the characters of the command in its file; empty for an inner script."""
     own, of_file = invocation.document.text, invocation.document.fallback.file.text
     is_inner = own is not of_file and len(own) != len(of_file)
     return slice(0, 0) if is_inner else slice(invocation.place.start, invocation.place.end)

@@ -34,12 +34,12 @@ class Field:
 
     @property
     def value(self) -> Value:
-        """The word as a value."""
+        """Return the word as a value."""
         return value_of(self.text)
 
     @property
     def known(self) -> str | None:
-        """The text when there is exactly one possibility."""
+        """Return the text when there is exactly one possibility."""
         return None if self.many else known(self.text)
 
 
@@ -59,7 +59,7 @@ class Part:
 
 
 def known(text: Text) -> str | None:
-    """The characters when all of them are known."""
+    """Return the characters when all of them are known."""
     if len(text) == 1:
         piece = text[0]
         return piece.text if isinstance(piece, Lit) else None
@@ -68,7 +68,9 @@ def known(text: Text) -> str | None:
 
 
 def possible_texts(text: Text) -> list[str] | None:
-    """Every string that the text can be, up to `MAX_ALTERNATIVES`; None if it has a hole or more alternatives."""
+    """Return every string that the text can be, up to `MAX_ALTERNATIVES`; None if it has a hole or more
+    alternatives.
+    """
     single = known(text)
     if single is not None:
         return [single]
@@ -95,19 +97,19 @@ def possible_texts(text: Text) -> list[str] | None:
 
 
 def reasons(text: Text) -> str:
-    """Why the text is unknown, each reason once."""
+    """Return why the text is unknown, each reason once."""
     found = dict.fromkeys(piece.why for piece in _holes(text, 0))
     return ", and ".join(list(found)[:4]) or f"one of more than {MAX_ALTERNATIVES} values"
 
 
 def unresolved(text: Text) -> Unresolved:
-    """The value of unknown text: why it is unknown, and the variables of the caller that it depends on."""
+    """Return the value of unknown text: why it is unknown, and the variables of the caller that it depends on."""
     names = (piece.origin.variable for piece in _holes(text, 0) if piece.origin is not None)
     return Unresolved(reasons(text), tuple(dict.fromkeys(name for name in names if name)))
 
 
 def origin_of(text: Text) -> UnknownOrigin | None:
-    """The origin that all unknown pieces of the text share; None if they have none, or several."""
+    """Return the origin that all unknown pieces of the text share; None if they have none, or several."""
     found = {piece.origin for piece in _holes(text, 0)}
     return found.pop() if len(found) == 1 else None
 
@@ -122,7 +124,7 @@ def _holes(text: Text, depth: int) -> Iterator[Hole]:
 
 
 def value_of(text: Text) -> Value:
-    """The text as a value."""
+    """Return the text as a value."""
     single = known(text)
     if single is not None:
         return Known(single)
@@ -133,17 +135,17 @@ def value_of(text: Text) -> Value:
 
 
 def spelling_of(text: Text) -> str:
-    """The text as the user wrote it, without the quotes."""
+    """Return the text as the user wrote it, without the quotes."""
     return text[0].spelling if len(text) == 1 else "".join([piece.spelling for piece in text])
 
 
 def literal(value: str, place: Place, spelled: str | None = None) -> Text:
-    """Computed text, located where it is computed."""
+    """Return computed text, located where it is computed."""
     return (Lit(value, place, False, spelled),) if value or spelled is not None else ()
 
 
 def join_words(fields: Iterable[Field], place: Place) -> Text:
-    """The words as one string, separated by blanks."""
+    """Return the words as one string, separated by blanks."""
     pieces: list[Piece] = []
     for number, item in enumerate(fields):
         pieces += [*literal(" ", place, " "), *item.text] if number else item.text
@@ -151,12 +153,14 @@ def join_words(fields: Iterable[Field], place: Place) -> Text:
 
 
 def joined(parts: Iterable[Part]) -> Text:
-    """The parts of a word as one string, not split."""
+    """Return the parts of a word as one string, not split."""
     return tuple(part.piece for part in parts if part.piece is not None)
 
 
 def written_path(field: Field) -> str | None:
-    """The path that a word names, `$PWD/node.sh` as one relative to where the script runs; None when it is unknown."""
+    """Return the path that a word names, `$PWD/node.sh` as one relative to where the script runs; None when it is
+    unknown.
+    """
     if field.known is not None or len(field.text) < 2:
         return field.known
     rest = known(field.text[1:])
@@ -166,18 +170,18 @@ def written_path(field: Field) -> str | None:
 
 
 def is_start_directory(text: Text) -> bool:
-    """Whether the text is only the folder in which the script was started."""
+    """Return whether the text is only the folder in which the script was started."""
     first = text[0] if len(text) == 1 else None
     return isinstance(first, Hole) and Symbol.START_DIRECTORY in symbols_in(Unresolved(first.why))
 
 
 def hole(why: str, place: Place, spelling: str, *, many: bool = False, origin: UnknownOrigin | None = None) -> Text:
-    """Unknown text."""
+    """Return unknown text."""
     return (Hole(why[:300], place, spelling[:300], many, origin),)
 
 
 def computed_text(values: Sequence[str], place: Place, spelling: str) -> Text:
-    """One of `values`, computed at `place`."""
+    """Return one of `values`, computed at `place`."""
     unique = list(dict.fromkeys(values))
     if len(unique) == 1:
         return literal(unique[0], place, spelling)
@@ -220,7 +224,7 @@ def replace_spans(
 
 
 def is_empty(text: Text) -> bool | None:
-    """Whether the text is empty; None when that depends on unknown values."""
+    """Return whether the text is empty; None when that depends on unknown values."""
     if any(isinstance(piece, Lit) and piece.text for piece in text):
         return False
     empties = {not item for item in possible_texts(text) or ()}
@@ -228,7 +232,7 @@ def is_empty(text: Text) -> bool | None:
 
 
 def limit_size(text: Text, place: Place, spelling: str) -> Text:
-    """The text, or a hole if it is too long."""
+    """Return the text, or a hole if it is too long."""
     if len(text) > MAX_PIECES or sum(len(piece.text) for piece in text if isinstance(piece, Lit)) > MAX_VALUE_LENGTH:
         note_skipped(f"a value of more than {MAX_VALUE_LENGTH} characters or {MAX_PIECES} pieces was not followed")
         return hole("the value is too long to follow", place, spelling, many=True)
@@ -236,7 +240,7 @@ def limit_size(text: Text, place: Place, spelling: str) -> Text:
 
 
 def relocate(text: Text, place: Place, spelling: str) -> Text:
-    """The text of a variable as used at `place`.
+    """Return the text of a variable as used at `place`.
 
     A value that is one plain word is located where it is used (`--tp $TP`). A value with flags or several words is
     located where those were written.
@@ -332,7 +336,7 @@ def _word_between(separators: str) -> re.Pattern[str]:
 
 
 def _has_blank_edge(piece: Alt, *, first: bool) -> bool:
-    """Whether every non-empty alternative begins (or ends) with a blank."""
+    """Return whether every non-empty alternative begins (or ends) with a blank."""
     for option in piece.options:
         if option:
             edge = option[0] if first else option[-1]
@@ -350,7 +354,7 @@ def _to_hole(piece: Alt, found: list[str] | None) -> Hole:
 
 
 def _field_place(text: Text, node: Place) -> Place:
-    """The location of a word: the written word it is part of, or where the text of an expansion was written."""
+    """Return the location of a word: the written word it is part of, or where the text of an expansion was written."""
     if not text:
         return node
     if len(text) == 1:
@@ -364,7 +368,7 @@ def _field_place(text: Text, node: Place) -> Place:
 
 
 def skip_characters(text: Text, skipped: int) -> Text:
-    """The text without its first `skipped` characters; a hole counts as none."""
+    """Return the text without its first `skipped` characters; a hole counts as none."""
     pieces = []
     for piece in text:
         length = len(getattr(piece, "text", ""))
@@ -377,7 +381,7 @@ def skip_characters(text: Text, skipped: int) -> Text:
 
 
 def common_ends(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
-    """The number of items that all rows begin with, and of the remaining items that they all end with."""
+    """Return the number of items that all rows begin with, and of the remaining items that they all end with."""
     first, shortest = rows[0], min(len(row) for row in rows)
     head = 0
     while head < shortest and all(row[head] == first[head] for row in rows):
@@ -416,7 +420,7 @@ def join_texts(texts: Sequence[Text], place: Place, spelling: str) -> Text:
 
 
 def _distinct(texts: Sequence[Text]) -> list[Text]:
-    """The texts without those that differ only in location."""
+    """Return the texts without those that differ only in location."""
     seen: dict[object, Text] = {}
     for text in texts:
         single = known(text)
@@ -425,11 +429,13 @@ def _distinct(texts: Sequence[Text]) -> list[Text]:
 
 
 def is_count(word: str) -> bool:
-    """Whether the word is a whole number of up to nine digits; `isdigit` also accepts characters that `int` rejects."""
+    """Return whether the word is a whole number of up to nine digits; `isdigit` also accepts characters that `int`
+    rejects.
+    """
     return 0 < len(word) <= 9 and word.isascii() and word.isdecimal()
 
 
 def known_strings(fields: Sequence[Field]) -> list[str] | None:
-    """The words as strings when all of them are known, else None."""
+    """Return the words as strings when all of them are known, else None."""
     found = [text for item in fields if (text := item.known) is not None]
     return found if len(found) == len(fields) else None

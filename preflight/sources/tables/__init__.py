@@ -56,30 +56,30 @@ class Generated(NamedTuple):
 
     @property
     def newest(self) -> str:
-        """The newest version that was read."""
+        """Return the newest version that was read."""
         return self.versions[-1]
 
     def names(self) -> frozenset[str]:
-        """The name of every option or key."""
+        """Return the name of every option or key."""
         return frozenset(row.dest for row in self.rows)
 
     def spellings(self) -> frozenset[str]:
-        """Every spelling of every option."""
+        """Return every spelling of every option."""
         return frozenset(spelling for row in self.rows for spelling in row.spellings)
 
     def find(self, spelling: str) -> Row | None:
-        """The row of an exact spelling, or of a key by its name."""
+        """Return the row of an exact spelling, or of a key by its name."""
         return next((row for row in self.rows if spelling in row.spellings or spelling == row.dest), None)
 
 
 @functools.cache
 def load_table(name: str) -> Generated:
-    """The table in the file of that name, which is read once."""
+    """Return the table in the file of that name, which is read once."""
     return parse_table((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def parse_table(text: str) -> Generated:
-    """The table of a document."""
+    """Return the table of a document."""
     document = json.loads(text)
     rows = tuple(Row(**with_tuples(row)) for row in document.pop("rows"))
     return Generated(**with_tuples(document), rows=rows)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Fix, Severity
-from preflight.model.job import Claim, Job, Launch, NoteKind, Strength, is_whole_number, refused_number
+from preflight.model.job import Claim, Job, Launch, NoteKind, Strength, is_whole_number, unparsed_number
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import numbers, texts
@@ -456,7 +456,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
         for claim in distinct(c for quantity in _COUNTS for c in job.about(quantity, launch.scope)):
             if claim.source not in _LAUNCHERS or claim.strength is not Strength.FLAG or claim.scope.launch != launch.id:
                 continue
-            word = refused_number(claim.value)
+            word = unparsed_number(claim.value)
             elsewhere = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
             if word is not None and ("{{" in word or ("$" in word and elsewhere)):
                 yield unknown(launch.id, f"{quoted(claim)} is filled in later", at=claim)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from preflight._util.hostnames import host_of, is_loopback
 from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved, Value, as_int, refused_number
+from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved, Value, as_int, unparsed_number
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import items, numbers, texts
@@ -67,7 +67,7 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
 def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
     remedy = "Use a port from 1024 to 32767."
-    written = refused_number(claim.value)
+    written = unparsed_number(claim.value)
     if written is not None:
         blank = _PLACEHOLDER.fullmatch(written) is not None
         if _PLACEHOLDER_HOST.search(claim.spelling):

@@ -111,7 +111,7 @@ def test_a_rank_that_left_a_dump_comes_before_one_whose_dump_is_lost() -> None:
     found = find_hang(dumps)
     assert found is not None and found.ranks == (1,) and "rank 1 did not reach collective 5" in found.text
     found = find_hang(dumps[:1])
-    assert found is not None and found.ranks == (1, 2) and "left no dump, and may be the cause" in found.text
+    assert found is not None and found.ranks == (1, 2) and "left no dump, and may be why" in found.text
 
 
 def test_a_rank_is_known_from_the_groups_in_its_dump() -> None:

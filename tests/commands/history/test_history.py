@@ -21,7 +21,7 @@ import pytest
 
 from preflight import api
 from preflight._util.usage_error import UsageError
-from preflight.commands.history.account import account_of, concerning, to_json
+from preflight.commands.history.account import account_of, restrict_to, to_json
 from preflight.commands.history.database import open_database
 from preflight.commands.history.past import Past, add_run, check_keep, load_past, measured_in, names_in, why_not_kept
 from preflight.engine.report import Report
@@ -333,7 +333,7 @@ def test_a_run_with_an_injected_fault_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("mysql://me:hidden-word@db/x", "'mysql' is not a kind of database"),
+        ("mysql://me:hidden-word@db/x", "'mysql' is not a supported kind of database"),
         ("nonsense", "not the address of a database"),
         ("sqlite://", "names no file"),
         ("sqlite:////no/such/folder/h.db", "the folder /no/such/folder does not exist"),
@@ -527,5 +527,5 @@ def test_the_account_as_a_document(tmp_path: Path) -> None:
     assert lemon.failures >= 10 and lemon.mean_days_between_failures is not None
     assert 3 < lemon.mean_days_between_failures < 8
     other = next(node.node for node in account.nodes if node.node not in story.nodes)
-    assert concerning(account, {other}).stories == ()
-    assert [node.node for node in concerning(account, {other}).nodes] == [other]
+    assert restrict_to(account, {other}).stories == ()
+    assert [node.node for node in restrict_to(account, {other}).nodes] == [other]

@@ -110,7 +110,7 @@ def test_torchrun_serves_the_store_for_each_attempt() -> None:
         ({"RANK": "a", "WORLD_SIZE": "2"}, "RANK='a' is not a number"),
         (
             {"RANK": "0", "WORLD_SIZE": "2"},
-            "MASTER_ADDR is not set, and torch gives no rendezvous address for its 2 ranks",
+            "MASTER_ADDR is not set, and torch does not set a rendezvous address for its 2 ranks",
         ),
         ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "x"}, "MASTER_PORT='x' is not a number"),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"}, "MASTER_ADDR is not set"),
@@ -232,7 +232,7 @@ def test_rank_0_leaves_its_address_for_the_others(horovod_environment: dict[str,
 
 
 def test_a_rank_0_that_never_comes_and_a_store_that_is_gone_are_named(horovod_environment: dict[str, str]) -> None:
-    with pytest.raises(NoMaster, match=r"rank 0 left no address in horovodrun's store at .* within 0.3 s"):
+    with pytest.raises(NoMaster, match=r"rank 0 stored no address in horovodrun's store at .* within 0.3 s"):
         master(horovod_environment, 1, wait_s=0.3)
     gone = {**horovod_environment, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
     with pytest.raises(NotLaunched, match="does not answer"):

@@ -89,7 +89,7 @@ def test_half_precision_changes_inputs_and_sums(world_size: int) -> None:
         for tensor in (
             oracle.contribution(1, world_size, 1000, 3, CPU),
             oracle.expected_sum(world_size, 1000, 3, CPU),
-            oracle._owned(1, 1000, CPU),
+            oracle._sender_values(1, 1000, CPU),
         ):
             assert not torch.equal(tensor.to(dtype).to(torch.float32), tensor)
 

@@ -314,7 +314,7 @@ def tree(four: bytes) -> Element:
 
 
 def test_it_is_a_registered_reporter() -> None:
-    assert registry.named(registry.REPORTERS, "html") is REPORTER
+    assert registry.load_named(registry.REPORTERS, "html") is REPORTER
 
 
 def test_the_same_report_gives_the_same_bytes(four: bytes) -> None:

@@ -145,7 +145,7 @@ def test_what_could_not_be_read_is_said_and_is_no_pass(tmp_path: Path) -> None:
     found = judged(good(), tmp_path, Read(_QUEUE, problem="localqueues is forbidden"))
     assert found.allowed and found.result == "undecided"
     assert found.warnings == (
-        "preflight could not read LocalQueue gpus in namespace team-a, so what depends on it was not judged: "
+        "preflight could not read LocalQueue gpus in namespace team-a, so dependent rules were skipped: "
         "localqueues is forbidden",
     )
 

@@ -19,7 +19,7 @@ import uvicorn
 
 from preflight.commands.history.database import open_read_only
 from preflight.services.access import Access
-from preflight.services.fleet_page.application import FleetPage, settings
+from preflight.services.fleet_page.application import FleetPage, uvicorn_config
 from tests.services.fleet_page.big_fleet import build
 from tests.waiting import until
 
@@ -102,7 +102,7 @@ def served(address: str, *, token: str = "", deadline_s: float = LIMIT_S) -> Ite
     """A server of this history."""
     database = open_read_only(address)
     page = FleetPage(database, Access(token), deadline_s=deadline_s, strangers=bool(token))
-    server = uvicorn.Server(settings(page.application()))
+    server = uvicorn.Server(uvicorn_config(page.application()))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

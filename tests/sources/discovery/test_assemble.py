@@ -382,7 +382,7 @@ def test_a_script_that_reads_its_settings_itself_is_understood(tmp_path: Path) -
     script.write_text(f"import yaml\n{script.read_text()}settings = yaml.safe_load(open('own.yaml'))\n")
     report = api.lint(folder)
     assert report.verdict is VerdictKind.GO
-    assert any("only the script knows what they mean" in item.reason for item in report.coverage.unknown_outcomes)
+    assert any("only the script defines their meaning" in item.reason for item in report.coverage.unknown_outcomes)
 
 
 def make(root: Path, *names: str) -> None:

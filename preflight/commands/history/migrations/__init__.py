@@ -1,1 +1,1 @@
-"""The steps that lead to the tables of today, run by alembic; a new step is a module in `versions/`."""
+"""Migrations of the history's tables, run by alembic; a new migration is a module in `versions/`."""

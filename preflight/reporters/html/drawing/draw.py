@@ -98,16 +98,16 @@ def heat_view(matrix: Matrix) -> HeatView:
         picture=None if small else _heat_picture(matrix, scale, size, lines),
         row_strips=() if small else _strips(matrix, size, lines[0], by_row=True),
         column_strips=() if small else _strips(matrix, size, lines[1], by_row=False),
-        row_names="" if small else _in_short(matrix.rows),
-        column_names="" if small else _in_short(matrix.columns),
+        row_names="" if small else _fold_names(matrix.rows),
+        column_names="" if small else _fold_names(matrix.columns),
         strip_note="" if small else _strip_note(matrix, size),
         outliers=None if small else outlier_table(matrix),
         bad=None if small else bad_pairs(matrix),
     )
 
 
-def _in_short(names: Sequence[str]) -> str:
-    """Return the names in folded form, if unfolding gives them back in their order."""
+def _fold_names(names: Sequence[str]) -> str:
+    """Return the names in folded form, or an empty string if unfolding would change their order."""
     if not all(map(is_hostname, names)):
         return ""
     short = folded(names)
@@ -150,7 +150,6 @@ def _legend(matrix: Matrix, scale: Scale | None, lines: tuple[_Lines, _Lines]) -
 
 
 def _is_complete(matrix: Matrix) -> bool:
-    """Return whether every pair of two different nodes was tried."""
     with_themselves = len(matrix.rows) if matrix.rows == matrix.columns else 0
     tried = {(mark.row, mark.column) for mark in matrix.marks}
     return len(tried) >= len(matrix.rows) * len(matrix.columns) - with_themselves
@@ -173,7 +172,7 @@ def _square(matrix: Matrix, mark: Mark | None, row: int, column: int, scale: Sca
     number = digits(mark.value) if mark.value is not None and known else ""
     parts = format_number(mark.value, matrix.unit) if mark.value is not None and known else _WORDS[mark.state]
     sign = _SIGNS[mark.state] if mark.state != OK or not number else ""
-    # A number needs no word that it is good; every other sign needs its word.
+    # A good value needs only its number; every other sign needs its word.
     word = _WORDS[mark.state] if sign else ""
     why = f" ({mark.why})" if mark.why else ""
     state = f", {_WORDS[mark.state]}" if number and mark.state != OK else ""
@@ -195,13 +194,12 @@ def _heat_picture(matrix: Matrix, scale: Scale | None, size: int, lines: tuple[_
 
 
 def _lines(matrix: Matrix, *, by_row: bool) -> _Lines:
-    """Return the pairs of each row or column in which any pair was tried."""
     found = grouped((mark.row if by_row else mark.column, mark) for mark in matrix.marks)
     return dict(sorted(found.items()))
 
 
 def _bad_lines(lines: _Lines) -> tuple[int, ...]:
-    """Return the rows or columns that are mostly bad; they are drawn as lines, since samples are only a few points."""
+    """Return the rows or columns that are mostly bad, to be drawn as lines: samples are only a few points."""
     return tuple(
         number
         for number, marks in lines.items()
@@ -210,7 +208,7 @@ def _bad_lines(lines: _Lines) -> tuple[int, ...]:
 
 
 def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[Strip, ...]:
-    """Return a bar for each block of rows or columns: its worst share of bad pairs, or else its median."""
+    """Return a bar for each block of rows or columns: its worst share of bad pairs, otherwise its median."""
     names = matrix.rows if by_row else matrix.columns
     bad = _any_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
@@ -264,7 +262,7 @@ _MAX_PAIRS = 200
 
 @dataclass
 class _Side:
-    """The pairs of one name, as row and as column."""
+    """The pairs of one name: as row and as column."""
 
     as_row: list[Mark] = field(default_factory=list)
     as_column: list[Mark] = field(default_factory=list)
@@ -345,7 +343,9 @@ def _known_values(items: Iterable[Mark | Piece | Bar]) -> list[float]:
 
 
 def bad_pairs(matrix: Matrix) -> TableView | None:
-    """Build a table of pairs that are bad or unknown, up to a limit that the title gives; None without any."""
+    """Build a table of pairs that are bad or unknown, up to a limit that the title gives; return None if there are
+    none.
+    """
     bad = [mark for mark in matrix.marks if mark.state != "ok"]
     if not bad:
         return None
@@ -471,7 +471,7 @@ def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
 
 #: Up to this many bars, each has a row of its own.
 MAX_BARS = 40
-#: With more: the odd ones, and this many of the longest and of the shortest.
+#: Otherwise the odd bars, and this many of the longest and of the shortest, have a row.
 _EXTREMES = 6
 _MAX_ODD = 24
 _PROFILE_HEIGHT = 100
@@ -508,7 +508,6 @@ def _bar(bar: Bar, unit: str, longest: float) -> BarView:
 
 
 def _choose_bars(bars: Sequence[Bar]) -> tuple[Bar, ...]:
-    """Return the odd bars and those at both ends, in their order."""
     odd = [number for number, bar in enumerate(bars) if bar.odd or _value(bar) is None][:_MAX_ODD]
     ordered = sorted((value, number) for number, bar in enumerate(bars) if (value := _value(bar)) is not None)
     ends = [number for _, number in (*ordered[:_EXTREMES], *ordered[-_EXTREMES:])]
@@ -536,7 +535,7 @@ def _profile(bars: Sequence[Bar], longest: float) -> str:
 
 #: Up to this many lanes, each has a row of its own.
 MAX_LANES = 40
-#: With more: this many of those that ended last.
+#: Otherwise this many of the lanes that ended last have a row.
 _LAST_LANES = 12
 _PICTURE_COLUMNS = 960
 #: A phase is labelled from this share of the whole on, in per cent per letter.
@@ -548,7 +547,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
     """Build the view of a timeline."""
     whole = max((span.ended_s for lane in timeline.lanes for span in lane.spans), default=0.0)
     phases = tuple(dict.fromkeys(span.phase for lane in timeline.lanes for span in lane.spans))
-    # With more phases than colours, all further phases share the last colour; the tables name them.
+    # If there are more phases than colours, the remaining phases share the last colour; the tables name them.
     styles = {phase: PHASES[min(number, len(PHASES) - 1)] for number, phase in enumerate(phases)}
     many = len(timeline.lanes) > MAX_LANES
     shown = _last(timeline.lanes) if many else timeline.lanes
@@ -560,7 +559,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
         ticks=_ticks(whole),
         lanes=tuple(_lane(lane, styles, whole) for lane in shown),
         lanes_note=f"The {len(shown)} of {len(timeline.lanes):,} that ended last." if many else "",
-        by_phase=_by_phase(timeline, phases),
+        by_phase=_phase_table(timeline, phases),
         picture=_picture(timeline.lanes, styles, whole) if many and whole > 0 else None,
     )
 
@@ -601,8 +600,8 @@ def _ticks(whole: float) -> tuple[Tick, ...]:
     return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))
 
 
-def _by_phase(timeline: Timeline, phases: Sequence[str]) -> TableView:
-    """Build a table of how long each phase took: median, range, and the slowest lanes."""
+def _phase_table(timeline: Timeline, phases: Sequence[str]) -> TableView:
+    """Build a table of the duration of each phase: median, range, and the slowest lanes."""
     took: dict[str, list[tuple[float, str]]] = {phase: [] for phase in phases}
     for lane in timeline.lanes:
         own: dict[str, float] = {}
@@ -633,7 +632,7 @@ def _phase_row(phase: str, took: Sequence[tuple[float, str]]) -> RowView:
 
 
 def _picture(lanes: Sequence[Lane], styles: dict[str, str], whole: float) -> Picture:
-    """Return the picture of all lanes, one row of pixels each."""
+    """Return the picture of all lanes, one row of pixels per lane."""
     index = {style: number for number, style in enumerate(PHASES, 1)}
     pixels = []
     for lane in lanes:

@@ -117,7 +117,7 @@ class Scale:
 
 
 def scale_of(values: Sequence[float]) -> Scale:
-    """Return the scale of these values, of which there is at least one. Equal values give one level."""
+    """Return the scale of these values (at least one). Equal values give one level."""
     ordered = sorted(values)
     minimum, maximum = ordered[0], ordered[-1]
     if not maximum > minimum:
@@ -342,7 +342,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """Lanes on a common clock. With very many, `picture` shows all of them and `lanes` those that ended last."""
+    """Lanes on a common clock. If there are very many, `picture` shows all lanes and `lanes` those that ended last."""
 
     id: str
     title: str
@@ -368,7 +368,7 @@ class BarView:
 
 @dataclass(frozen=True, slots=True)
 class BarsView:
-    """A bar chart; with very many bars, `profile` is the outline of all of them in their order."""
+    """A bar chart; if there are very many bars, `profile` is the outline of all bars in their order."""
 
     id: str
     title: str
@@ -384,7 +384,7 @@ class BarsView:
 
 @dataclass(frozen=True, slots=True)
 class PieceView:
-    """Something on a node, and its share of the largest piece."""
+    """Something that a node holds, and its share of the largest piece."""
 
     label: str
     style: str
@@ -432,7 +432,7 @@ def table_view(table: Table) -> TableView:
     columns = tuple(ColumnView(column.name, number) for column, number in zip(table.columns, numeric, strict=True))
     units = tuple(column.unit for column in table.columns)
     single = tuple(RowView(row.subject, _cells(row, units), odd=_is_odd(row)) for row in table.rows)
-    rows = single if len(single) <= _ROWS_UNFOLDED else _folded(table.rows, numeric, units)
+    rows = single if len(single) <= _ROWS_UNFOLDED else _fold_rows(table.rows, numeric, units)
     rows = tuple(sorted(rows, key=lambda row: not row.odd))
     folded = len(rows) < len(single)
     subject = "rank" if table.rows and all(row.subject.startswith(_RANK) for row in table.rows) else "node"
@@ -442,7 +442,7 @@ def table_view(table: Table) -> TableView:
 
 
 def cell_view(value: str | float | int | None, unit: str = "", *, odd: bool = False, why: str = "") -> CellView:
-    """Build one cell, with its sort key."""
+    """Build one cell with its sort key."""
     if value is None or not is_known(value):
         return CellView("not known", missing=True, odd=odd, why=why)
     if isinstance(value, str):
@@ -470,7 +470,7 @@ def _cells(row: Row, units: Sequence[str]) -> tuple[CellView, ...]:
     )
 
 
-def _folded(rows: Sequence[Row], numeric: Sequence[bool], units: Sequence[str]) -> tuple[RowView, ...]:
+def _fold_rows(rows: Sequence[Row], numeric: Sequence[bool], units: Sequence[str]) -> tuple[RowView, ...]:
     """Fold rows that differ only in their numbers into one, with the range of each number."""
     groups = grouped((_key(row, numeric), row) for row in rows)
     return tuple(_row_view(same, units) for same in groups.values())

@@ -46,7 +46,7 @@ RELEASE = "release-name"
 
 
 def chart_folder(path: str, tree: Tree) -> str | None:
-    """The folder of the chart that the template at `path` belongs to; None if it belongs to none."""
+    """Return the folder of the chart that the template at `path` belongs to; None if it belongs to none."""
     folder = posixpath.dirname(path)
     while folder:
         above, name = posixpath.split(folder)
@@ -124,7 +124,7 @@ class Chart:
 
     @property
     def templates(self) -> tuple[str, ...]:
-        """The templates that become manifests, in order."""
+        """Return the templates that become manifests, in order."""
         return tuple(path for path in self._parsed if path.endswith((".yaml", ".yml", ".json")) and self._is_own(path))
 
     def render(self, path: str) -> Rendered | None:
@@ -211,7 +211,7 @@ class Chart:
         return values
 
     def _installing(self, folder: str) -> Command | None:
-        """The first command in the chart's folder that installs it."""
+        """Return the first command in the chart's folder that installs it."""
         for name in self.tree.names(folder):
             if _INSTALLING.fullmatch(name) is None:
                 continue
@@ -263,7 +263,7 @@ class Chart:
 
 
 def _as_config(files: Data) -> Data:
-    """`.Files.Glob(...).AsConfig`: the files as entries of a ConfigMap."""
+    """Return `.Files.Glob(...).AsConfig`: the files as entries of a ConfigMap."""
     if not isinstance(files, Table):
         return Gap("files as a ConfigMap")
     if not files:
@@ -305,7 +305,7 @@ class Command:
 
 
 def commands_in(file: SourceFile) -> Iterator[Command]:
-    """The Helm commands that a README or a script holds."""
+    """Yield the Helm commands in a README or a script."""
     text = FileText(file.path, file.text)
     for number, match in enumerate(_COMMAND.finditer(file.text)):
         if number >= _MAX_COMMANDS:
@@ -345,7 +345,7 @@ def _command(words: Sequence[str], place: Origin) -> Command:
 
 
 def is_of(command: Command, folder: str, chart: str) -> bool:
-    """Whether a command in a file of `folder` installs the chart in the folder `chart`."""
+    """Return whether a command in a file of `folder` installs the chart in the folder `chart`."""
     named = command.chart.rstrip("/")
     if _UNKNOWN.match(named):
         rest = named.partition("/")[2]
@@ -355,7 +355,7 @@ def is_of(command: Command, folder: str, chart: str) -> bool:
 
 
 def with_settings(values: Table, command: Command, folder: str, tree: Tree) -> Table:
-    """The values changed by the options of a command in a file of `folder`."""
+    """Return the values changed by the options of a command in a file of `folder`."""
     for option, text in command.settings:
         if option in ("-f", "--values"):
             for path in text.split(","):
@@ -373,7 +373,7 @@ def with_settings(values: Table, command: Command, folder: str, tree: Tree) -> T
 
 
 def _assignments(text: str) -> list[tuple[str, str]]:
-    """`a.b=1,c={x,y}`, split at unescaped commas outside of braces."""
+    """Return `a.b=1,c={x,y}`, split at unescaped commas outside of braces."""
     parts = re.findall(r"((?:[^,{}\\]|\\.|\{[^{}]*\}|\$\{[^{}]*\})+)", text)
     return [_pair(part) for part in parts if "=" in part]
 
@@ -384,7 +384,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def convert_setting(text: str) -> Data:
-    """A value of `--set`, converted as Helm converts it."""
+    """Return a value of `--set`, converted as Helm converts it."""
     if text.startswith("{") and text.endswith("}"):
         return Series(convert_setting(item.strip()) for item in text[1:-1].split(",") if item.strip())
     if text in ("true", "false"):
@@ -397,7 +397,7 @@ def convert_setting(text: str) -> Data:
 
 
 def assign_value(values: Table, key: str, data: Data, place: Origin) -> Table:
-    """The values with `data` at a path such as `a.b[0].c`."""
+    """Return the values with `data` at a path such as `a.b[0].c`."""
     steps = [name.replace("\\.", ".") or int(number or 0) for name, number in _STEP.findall(key)]
     return _assign_at(values, steps[:40], data, place) if steps and isinstance(steps[0], str) else values
 
@@ -427,7 +427,7 @@ def _values_file(path: str, folder: str, tree: Tree) -> Table:
 
 
 def values_of(file: SourceFile) -> Table:
-    """The values in a file; none if it is not a mapping."""
+    """Return the values in a file; none if it is not a mapping."""
     from preflight.sources.formats import lenient_yaml
 
     root = lenient_yaml.parse(file.text).root
@@ -436,7 +436,7 @@ def values_of(file: SourceFile) -> Table:
 
 
 def _read_text(path: str, folder: str, tree: Tree) -> Data:
-    """The text of a file, each character with its place."""
+    """Return the text of a file, each character with its place."""
     file = _resolve_path(path, folder, tree)
     if file is None:
         return Gap(f"{path} is not in the tree")
@@ -445,7 +445,9 @@ def _read_text(path: str, folder: str, tree: Tree) -> Data:
 
 
 def _resolve_path(path: str, folder: str, tree: Tree) -> SourceFile | None:
-    """A file that a command names; a variable at its start is assumed to be the folder of the command, or the root."""
+    """Return a file that a command names; a variable at its start is assumed to be the folder of the command, or the
+    root.
+    """
     plain = path.partition("/")[2] if _UNKNOWN.match(path) else path
     if not plain or plain.startswith("/") or _UNKNOWN.search(plain):
         return None

@@ -41,14 +41,14 @@ class Written(str):
 
     @classmethod
     def of(cls, pieces: Iterable[Piece]) -> Written:
-        """The string made of these pieces."""
+        """Return the string made of these pieces."""
         kept = tuple(piece for piece in pieces if piece.text)
         made = cls("".join(piece.text for piece in kept))
         made.pieces = kept
         return made
 
     def cut(self, start: int, end: int) -> Written:
-        """Characters `start` to `end`."""
+        """Return characters `start` to `end`."""
         found: list[Piece] = []
         at = 0
         for piece in self.pieces:
@@ -114,7 +114,7 @@ def merge_tables(over: Table, base: Table) -> Table:
 
 
 def copy_data(data: Data) -> Data:
-    """A copy of the data, which can be changed independently."""
+    """Return a copy of the data, which can be changed independently."""
     if isinstance(data, Table):
         return Table({key: copy_data(value) for key, value in data.items()}, data.places)
     if isinstance(data, Series):
@@ -132,7 +132,7 @@ _LIKE_NO_TEXT = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y
 
 
 def shown(data: Data) -> str:
-    """Data as `print` shows it; None as an empty string, as in a chart's output."""
+    """Return data as `print` shows it; None as an empty string, as in a chart's output."""
     if data is None:
         return ""
     if isinstance(data, bool):
@@ -155,7 +155,7 @@ def _float(number: float) -> str:
 
 
 def is_true(data: Data) -> bool:
-    """Whether data counts as true: everything except zero and empty values."""
+    """Return whether data counts as true: everything except zero and empty values."""
     return bool(data)
 
 
@@ -265,7 +265,7 @@ def _trunc(length: Data, text: Data) -> str:
 
 
 def printf(format_: Data, *items: Data) -> str:
-    """Go's `fmt.Sprintf` for the format verbs that charts use."""
+    """Format like Go's `fmt.Sprintf`, for the format verbs that charts use."""
     rest = list(items)
 
     def filled(match: re.Match[str]) -> str:
@@ -303,7 +303,7 @@ def printf(format_: Data, *items: Data) -> str:
 
 
 def to_yaml(data: Data) -> str:
-    """Data as YAML, keys in order, as Helm writes it; the texts of values keep their places."""
+    """Return data as YAML, with sorted keys, as Helm writes it; the texts of values keep their places."""
     pieces: list[Piece | str] = []
     _emit(data, 0, pieces, None)
     if all(isinstance(piece, str) for piece in pieces):
@@ -372,7 +372,7 @@ def _scalar(data: Data, blanks: str) -> str:
 
 
 def gap_text(gap: Gap) -> str:
-    """A gap in the rendered text; readers of YAML treat it as a placeholder."""
+    """Return a gap in the rendered text; readers of YAML treat it as a placeholder."""
     return "{{ " + re.sub(r"[{}\"'\n]", " ", gap.why)[:120] + " }}"
 
 
@@ -508,12 +508,12 @@ def _unset(table: Data, key: Data) -> Table:
 
 
 def _merge(*tables: Data) -> Table:
-    """The first table, extended by entries of the others; the first wins."""
+    """Return the first table, extended by entries of the others; the first wins."""
     return _merged(tables, over=False)
 
 
 def _merge_over(*tables: Data) -> Table:
-    """The first table, extended by entries of the others; the last wins."""
+    """Return the first table, extended by entries of the others; the last wins."""
     return _merged(tables, over=True)
 
 

@@ -311,7 +311,7 @@ class _Tokens:
 
     @property
     def word(self) -> str:
-        """The current word; empty if there is none."""
+        """Return the current word; empty if there is none."""
         return self.rest if not self.is_done and self._tokens[self._at][0] == "word" else ""
 
     def next(self) -> tuple[str, str, bool]:
@@ -331,7 +331,7 @@ class _Tokens:
         return unquoted(text)
 
     def pipeline(self) -> Pipeline:
-        """A pipeline up to a closing parenthesis or the end."""
+        """Return a pipeline up to a closing parenthesis or the end."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise TemplateFault(f"more than {MAX_DEPTH} nested parentheses", self._offset)
@@ -404,7 +404,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[0-7]{3}|.)", re.DOTAL
 
 
 def unquoted(text: str) -> str:
-    """The value of a string constant."""
+    """Return the value of a string constant."""
     if text[:1] == "`":
         return text[1:-1]
 
@@ -459,7 +459,7 @@ class Source:
 
     @classmethod
     def of_file(cls, file: FileText) -> Source:
-        """The text of a file."""
+        """Return the text of a file."""
 
         def pieces(start: int, end: int) -> Sequence[Piece]:
             return (Piece(file.text[start:end], Origin(file, start, end)),)
@@ -468,7 +468,7 @@ class Source:
 
     @classmethod
     def of_text(cls, text: str, place: Origin) -> Source:
-        """A string that an action at `place` passes to `tpl`."""
+        """Return a string that an action at `place` passes to `tpl`."""
 
         def pieces(start: int, end: int) -> Sequence[Piece]:
             if isinstance(text, Written):
@@ -516,7 +516,7 @@ class Rendering:
     _pieces: int = 0
 
     def render(self, source: Source, parts: Sequence[Part], top: Table) -> list[Piece]:
-        """The pieces that the parts of a template render to."""
+        """Return the pieces that the parts of a template render to."""
         return self._run(source, parts, top, None)
 
     def _run(self, source: Source, parts: Sequence[Part], dot: Data, dot_place: Span | None) -> list[Piece]:
@@ -679,7 +679,7 @@ class Rendering:
         return found or (self.methods.get(fields.names) if len(fields.names) == 1 else None)
 
     def _base_of(self, fields: Fields, dot: Data, place: Span | None) -> list[Data]:
-        """The value on which a method such as `(.Files.Glob "*").AsConfig` is called."""
+        """Return the value on which a method such as `(.Files.Glob "*").AsConfig` is called."""
         return [self._operand(fields.base, dot, place)] if len(fields.names) == 1 else []
 
     def _operand(self, operand: Operand, dot: Data, place: Span | None) -> Data:
@@ -758,7 +758,7 @@ class Rendering:
     def _junction(
         self, name: str, operands: Sequence[Operand], dot: Data, place: Span | None, piped: list[Data]
     ) -> Data:
-        """`and` and `or`, which evaluate their arguments one by one."""
+        """Return `and` and `or`, which evaluate their arguments one by one."""
         value: Data = None
         for number in range(len(operands) + len(piped)):
             value = self._operand(operands[number], dot, place) if number < len(operands) else piped[0]
@@ -767,7 +767,7 @@ class Rendering:
         return value
 
     def _include_or_tpl(self, name: str, arguments: Sequence[Data]) -> Data:
-        """`include "name" data`, or `tpl text data`."""
+        """Return `include "name" data`, or `tpl text data`."""
         if len(arguments) != 2:
             return Gap(f"{name} takes two arguments")
         first, given = arguments
@@ -785,7 +785,7 @@ class Rendering:
 
 
 def _items(value: Data) -> Iterator[tuple[Data, Data, Span | None]]:
-    """The items of `range`: key, item, and the location of the item."""
+    """Yield the items of `range`: key, item, and the location of the item."""
     if isinstance(value, Table):
         for key in sorted(value):
             there = value.places.get(key)

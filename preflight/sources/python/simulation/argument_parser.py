@@ -26,7 +26,9 @@ _ACTIONS = ("store", "store_true", "store_false", "append", "extend", "count", "
 
 
 def string_to_bool(word: str) -> bool:
-    """What the parser of transformers makes of a word for a switch. Raises argparse.ArgumentTypeError for any other."""
+    """Parse a switch's word as the parser of transformers does. Raises argparse.ArgumentTypeError for any other
+    word.
+    """
     if word.lower() in ("yes", "true", "t", "y", "1"):
         return True
     if word.lower() in ("no", "false", "f", "n", "0"):
@@ -55,7 +57,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 
 class Refused(Exception):
-    """The parser refuses the line; the argument says why."""
+    """The parser rejects the line; the argument is the reason."""
 
 
 @dataclass(eq=False)
@@ -73,7 +75,7 @@ class Parser(Growing):
     has_help: bool = True
 
     def spellings(self) -> tuple[str, ...]:
-        """Every option that it declares, in all its spellings."""
+        """Return every option that it declares, in all its spellings."""
         found = ["-h", "--help"] if self.has_help else []
         for names, given, _ in self.options:
             spelled = [name for name in names if name.startswith("-")]
@@ -85,7 +87,7 @@ class Parser(Growing):
 
     @property
     def takes_rest(self) -> bool:
-        """Whether a positional takes all words that are left."""
+        """Return whether a positional takes all words that are left."""
         return any(
             _number_of_words(given.get("nargs")) in (argparse.REMAINDER, argparse.PARSER)
             for _, given, _ in self.options
@@ -112,15 +114,7 @@ class _Choices(list[Any]):
 def parse(
     parser: Parser, words: Sequence[str | None] | None, convert: Callable[[Any, str], Any], region: object
 ) -> tuple[DictValue, str, ast.Call | None]:
-    """What a parser makes of the words of a line.
-
-    Args:
-        convert: applies a function of the user's own to a word.
-
-    Returns:
-        The namespace, why the parser refuses the line, and the option that it concerns; the values are not known where
-        the words are not.
-    """
+    """Parse the words of a line."""
     real = _Real(add_help=False, allow_abbrev=parser.abbreviates)
     try:
         return _parsed(real, parser, words, convert, region)
@@ -166,7 +160,9 @@ def _parsed(
 
 
 def _with_open_values(words: Sequence[str | None], valued: set[str]) -> list[str] | None:
-    """The words, with a sign for each that is not known and is the value of an option; None if one may be anything."""
+    """Return the words, with a sign for each that is not known and is the value of an option; None if one may be
+    anything.
+    """
     found: list[str] = []
     for before, word in itertools.pairwise(("", *words)):
         if word is None and before not in valued:
@@ -212,7 +208,7 @@ def _added(
 
 
 def _number_of_words(value: Any) -> Any:
-    """How many words an option takes, where a constant of argparse says it."""
+    """Return the number of words of an option, if a constant of argparse sets it."""
     is_constant = isinstance(value, External) and value.name.startswith("argparse.")
     return getattr(argparse, value.last, value) if is_constant else value
 

@@ -144,7 +144,7 @@ class Assignments(RunState):
             receiver.items = None
 
     def items(self, value: Any, *, strict: bool = False) -> list[Any] | None:
-        """What a loop over a value gives; None if that is not known, or NotKnown for `strict`."""
+        """Return the items of a loop over a value; None if they are not known, or NotKnown for `strict`."""
         found: list[Any] | None = None
         if isinstance(value, (ListValue, DictValue)):
             found = None if value.items is None else list(value.items)

@@ -1,7 +1,7 @@
-"""The calls of `called_settings.toml` that a run comes to, with the values that they get there.
+"""The calls of `called_settings.toml` that a run reaches, with their values.
 
-The text of a script shows such a call where it is in the script with its arguments; a run also shows it in other
-modules and methods, and in the order in which the calls are made.
+The source of a script shows such a call if the script contains it with its arguments; a run also shows calls in other
+modules and methods, and their order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DEPTH_OF_ARGUMENT = 2
 
 
 class Place(NamedTuple):
-    """Where a claim stands."""
+    """The location of a claim."""
 
     file: SourceFile
     node: ast.AST
@@ -61,13 +61,13 @@ class Place(NamedTuple):
 _CallPlace: TypeAlias = tuple[str, int, int, int | None, int | None]
 
 
-class Seen(NamedTuple):
-    """A call of the table, as the runs come to it.
+class ReachedCall(NamedTuple):
+    """A call of the table, as runs reach it.
 
     Args:
-        events: each time that one of the runs comes to it.
-        around: all calls of the first run that comes to it.
-        reached_by: the ranks that come to it.
+        events: each time that a run reaches it.
+        around: all calls of the first run that reaches it.
+        reached_by: the ranks that reach it.
     """
 
     row: Called
@@ -76,8 +76,8 @@ class Seen(NamedTuple):
     reached_by: RankSet
 
 
-def seen(runs: Sequence[Run]) -> Iterator[Seen]:
-    """The calls of the table among the events of some runs, each once."""
+def seen(runs: Sequence[Run]) -> Iterator[ReachedCall]:
+    """Yield the calls of the table among the events of some runs, each once."""
     found: dict[_CallPlace, list[tuple[int, int, Event]]] = {}
     # What differs between ranks is not known for any of them.
     others: dict[_CallPlace, list[Event]] = {}
@@ -98,7 +98,7 @@ def seen(runs: Sequence[Run]) -> Iterator[Seen]:
         same = [rank for rank, run in enumerate(runs) if run.role == runs[min(ranks)].role]
         reached_by = RankSet.ALL if ranks >= set(same) else RankSet.FIRST if ranks == {0} else RankSet.OTHERS
         events = [*(event for _, _, event in places), *others.get(_place(event), ())]
-        yield Seen(row, events, runs[min(ranks)].events, reached_by)
+        yield ReachedCall(row, events, runs[min(ranks)].events, reached_by)
 
 
 def _place(event: Event) -> _CallPlace:
@@ -106,7 +106,7 @@ def _place(event: Event) -> _CallPlace:
 
 
 def _row(event: Event) -> Called | None:
-    """The row of the table for a call; None if there is none."""
+    """Return the row of the table for a call; None if there is none."""
     for row in calls().by_name.get(last(event.name.removesuffix("()")) if event.name[-1:] != ")" else "", ()):
         if row.framework == "fluid_transpile" and not is_transpile(event.node):
             continue
@@ -118,12 +118,12 @@ def _row(event: Event) -> Called | None:
 def claims(
     runs: Sequence[Run], texts: Collection[str], stated: Mapping[tuple[str, str, int, int], Claim], new: Any
 ) -> Iterator[Claim]:
-    """The settings of the calls that runs come to, where the text does not show them.
+    """Yield the settings of the calls that runs reach, if the source does not show them.
 
     Args:
-        texts: the texts of the modules that the runs came to.
-        stated: what is known of the launch already, by quantity and place.
-        new: makes a claim out of a quantity, a value and a place.
+        texts: the sources of the modules that the runs reached.
+        stated: the known claims of the launch, by quantity and place.
+        new: creates a claim from a quantity, a value and a place.
     """
     called = {last(event.name) for run in runs for event in run.events}
     for each in seen(runs):
@@ -162,13 +162,13 @@ def claims(
                 facts[f"{name}.of_other"] = (Known(True), Place(event.file, node))
         for name, (value, where) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, where)
-            known = stated.get(place_of(claim.quantity, claim.span)) or _within(stated, claim.quantity, event)
+            known = stated.get(place_of(claim.quantity, claim.span)) or _key_claim(stated, claim.quantity, event)
             if known is None or _is_better(name, value, known, texts, is_certain=not event.doubt):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
 
 
 def _wrapper_of(event: Event) -> str:
-    """The name of the wrapper out of which the model was taken that has the called method; empty if it has none."""
+    """Return the name of the wrapper that the model of the called method was taken from; empty if there is none."""
     model = event.function.of if event.function is not None else None
     if model is not None:
         return model.wrapped_by
@@ -176,11 +176,8 @@ def _wrapper_of(event: Event) -> str:
     return owner if taken == "module" else ""
 
 
-def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
-    """What the program does with what a call makes, and with its arguments: `.half()`, `clip_grad_norm_(_`.
-
-    The name of the object is left out where a method of it is called, and is `_` in the arguments of another call.
-    """
+def _uses(each: ReachedCall, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
+    """Yield the program's uses of a call's result and of its arguments: `.half()`, `clip_grad_norm_(_`."""
     event = each.events[0]
     number = next(n for n, other in enumerate(each.around) if other is event)
     parts: dict[str, tuple[Sequence[Event], Callable[[Any], bool]]] = {
@@ -198,7 +195,7 @@ def _uses(each: Seen, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
 
 
 def _use(event: Event, is_meant: Callable[[Any], bool]) -> str:
-    """How a call uses an object; empty if it does not."""
+    """Return how a call uses an object; empty if it does not."""
     owner = _owner(event.function, is_meant)
     if owner is not None:
         given = ", ".join(map(ast.unparse, (*event.node.args, *(each.value for each in event.node.keywords))))
@@ -208,7 +205,9 @@ def _use(event: Event, is_meant: Callable[[Any], bool]) -> str:
 
 
 def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
-    """Optimizers of models that FSDP divides later, each with the call that divides, which replaces the parameters."""
+    """Yield optimizers of models that FSDP divides later, each with the call that divides, which replaces the
+    parameters.
+    """
     optimizers = [(number, event) for number, event in enumerate(events) if OPTIMIZER.fullmatch(last(event.name))]
     for number, divided in enumerate(events) if optimizers else ():
         if last(divided.name) not in ("FullyShardedDataParallel", "fully_shard") or not divided.arguments:
@@ -224,7 +223,7 @@ def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
 
 
 def _is_part_of(whole: External | Instance, value: Any) -> bool:
-    """Whether a value is an attribute of an object."""
+    """Return whether a value is an attribute of an object."""
     own = whole.attributes.values() if isinstance(whole, Instance) else ()
     return (isinstance(value, External) and value.owner is whole) or any(value is each for each in own)
 
@@ -234,7 +233,7 @@ def _is_result(event: Event, value: Any) -> bool:
 
 
 def _owner(value: Any, is_meant: Callable[[Any], bool]) -> str | None:
-    """The name of the object of which something is a method, or the result of one; None for another object."""
+    """Return the name of the object with this method, or whose result this is; None for another object."""
     if is_meant(value):
         return value.name if isinstance(value, External) else ""
     while isinstance(value, External):
@@ -246,8 +245,8 @@ def _owner(value: Any, is_meant: Callable[[Any], bool]) -> str | None:
     return None
 
 
-def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, event: Event) -> Claim | None:
-    """What is stated of a key within a call: it is located at the key there."""
+def _key_claim(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, event: Event) -> Claim | None:
+    """Return the claim about a key within a call, located at the key there."""
     end = event.node.end_lineno or event.node.lineno
     inside = (
         claim
@@ -258,7 +257,7 @@ def _within(stated: Mapping[tuple[str, str, int, int], Claim], quantity: str, ev
 
 
 def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *, is_certain: bool) -> bool:
-    """Whether a run shows something better than the text does; `is_certain` if it certainly makes the call."""
+    """Return whether a run shows something better than the text does; `is_certain` if it certainly makes the call."""
     if isinstance(value, Unresolved):
         return False
     if name == "then" or name.endswith((".before", ".after", ".parts_after")):
@@ -275,12 +274,12 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *,
 
 
 def place_of(quantity: str, span: Span) -> tuple[str, str, int, int]:
-    """By what a claim is found again."""
+    """Return a key that identifies a claim."""
     return quantity, span.path, span.line, span.column
 
 
-def _called_before(each: Seen, *, doubt: int) -> set[str]:
-    """What is called before a call, by the last parts of the names, with at most so much doubt."""
+def _called_before(each: ReachedCall, *, doubt: int) -> set[str]:
+    """Return the calls before a call, by the last parts of the names, with at most this much doubt."""
     first = each.events[0]
     found: set[str] = set()
     for event in each.around:
@@ -293,8 +292,8 @@ def _called_before(each: Seen, *, doubt: int) -> set[str]:
     return found
 
 
-def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
-    """The arguments of a call by name, each with its place and the values that it gets."""
+def _arguments(each: ReachedCall) -> Iterator[tuple[str, ast.AST, list[Any]]]:
+    """Yield the arguments of a call by name, each with its place and values."""
     first = each.events[0]
     for position, name in enumerate(each.row.positions[: len(first.arguments)]):
         node = first.node.args[position] if position < len(first.node.args) else first.node
@@ -309,7 +308,7 @@ def _arguments(each: Seen) -> Iterator[tuple[str, ast.AST, list[Any]]]:
 
 
 def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterator[tuple[str, Value, Place]]:
-    """What is stated of the value of an argument, each with its place."""
+    """Yield the facts about the value of an argument, each with its place."""
     value = values[0]
     shown = {_shown(each) for each in values}
     if depth > _MAX_DEPTH:
@@ -356,7 +355,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
 def _given(
     call: ast.Call, maker: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Iterator[tuple[str, ast.AST, Any]]:
-    """The arguments of the call that made an object, by name, each with its place."""
+    """Yield the arguments of the call that made an object, by name, each with its place."""
     positions = next((row.positions for row in calls().by_name.get(maker, ())), ())
     yield from zip(positions, call.args, arguments, strict=False)
     for keyword in call.keywords:
@@ -369,7 +368,7 @@ def _is_nested(items: Sequence[Any]) -> bool:
 
 
 def _maker(value: Any) -> str:
-    """The class or function that an object comes from; empty for what shows none."""
+    """Return the class or function that an object comes from; empty if unknown."""
     if isinstance(value, Instance):
         return value.owner.node.name
     if isinstance(value, External):

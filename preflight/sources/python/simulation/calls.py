@@ -112,12 +112,7 @@ class Calls(Expressions):
         is_open: bool = False,
         awaited: bool = False,
     ) -> Any:
-        """What a call returns.
-
-        Args:
-            is_open: whether there are further arguments, which are not known.
-            awaited: whether an `async` function is run to its end.
-        """
+        """Return the result of a call."""
         if isinstance(callee, Bound):
             arguments = (*callee.arguments, *arguments)
             return self.call(callee.function, arguments, {**callee.keywords, **keywords}, node, frame, is_open=is_open)
@@ -184,7 +179,7 @@ class Calls(Expressions):
             value.items, value.origin = None, AGREED
 
     def _of_unknown(self, callee: Any, given: Sequence[Any], node: ast.expr, frame: Frame) -> Any:
-        """Whether what a call of something unknown returns differs between ranks, by its name."""
+        """Return whether what a call of something unknown returns differs between ranks, by its name."""
         written = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         short = written.rpartition(".")[2]
         if short == "size" and given:
@@ -204,7 +199,7 @@ class Calls(Expressions):
         return found
 
     def maybe_called(self, function: FunctionValue | Bound, node: ast.expr, frame: Frame) -> None:
-        """Follow a function that a library is given, which may call it."""
+        """Follow a function that is passed to a library, which may call it."""
         with self._in_region(maybe=True), contextlib.suppress(Signal):
             self.call(function, (), {}, node, frame, is_open=True)
 
@@ -216,7 +211,7 @@ class Calls(Expressions):
         node: ast.expr,
         frame: Frame,
     ) -> None:
-        """Follow what a trainer calls of the objects that it is given, of its callbacks, or of what extends it."""
+        """Follow the methods that a trainer calls on its objects, its callbacks, or their subclasses."""
         trainer = function.owner or function.of
         made_with = trainer.keywords if isinstance(trainer, External) else trainer.made_with if trainer else {}
         callbacks = [each.get("callbacks") for each in (keywords, made_with)]
@@ -243,7 +238,7 @@ class Calls(Expressions):
         self.trained_by = before
 
     def undivided(self) -> Iterator[tuple[Event, FunctionValue | None]]:
-        """The loaders of data of which no rank takes a part, with the `__iter__` of a stream."""
+        """Yield the loaders of data that is not divided among the ranks, with the `__iter__` of a stream."""
         unsampled = unused_samplers(self.events)
         for event in list(self.events):
             if any(event is each for each in unsampled):
@@ -263,7 +258,7 @@ class Calls(Expressions):
                 yield event, None
 
     def _reads_own_part(self, data: Instance, method: FunctionValue, event: Event) -> bool:
-        """Whether what a stream gives may depend on the rank."""
+        """Return whether the items of a stream may depend on the rank."""
         start, asked = len(self.events), self.functions.is_asked
         self.functions.is_asked = False
         made: Any = OWN
@@ -303,7 +298,7 @@ class Calls(Expressions):
             # What it calls is not followed.
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
-        call = None if is_open else self._call_of(function, arguments, keywords)
+        call = None if is_open else self._call_key(function, arguments, keywords)
         before = self._effects()
         if call is not None and self._results.get(call, (None,))[0] == self._changes:
             return self._results[call][1]
@@ -358,13 +353,10 @@ class Calls(Expressions):
             self._results[call] = (self._changes, result)
         return result
 
-    def _call_of(
+    def _call_key(
         self, function: FunctionValue, arguments: Sequence[Any], keywords: Mapping[str, Any]
     ) -> Hashable | None:
-        """What a call has in common with those that do the same; None where that is not known.
-
-        The layers of a model are often made by many calls that differ in nothing.
-        """
+        """Return a key that equal calls share; None if it is not known."""
         if function.frame.parent is not None or function.frame.is_class:
             return None
         given = [_signature(each) for each in (*arguments, *keywords.values())]
@@ -375,7 +367,7 @@ class Calls(Expressions):
         return (id(function), *around, self.functions.state, type(self.own).__name__, *keywords, *given)
 
     def _effects(self) -> tuple[object, ...]:
-        """What a call may have changed beside what it returns."""
+        """Return the possible side effects of a call."""
         counts = (self._changes, self._waited, self._met, self._assumed, self._left, self._may_have_exited)
         noted = (len(self.divergences), len(self.parsers), len(self.switches), len(self._raised), len(self.checks))
         return (*counts, *noted, id(self.exhausted))
@@ -465,7 +457,7 @@ class Calls(Expressions):
 
 
 def _signature(value: Any) -> Hashable | None:
-    """What tells an argument from others; None for one that can be changed."""
+    """Return a key that distinguishes arguments; None for a mutable one."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return type(value), value
     if isinstance(value, tuple):
@@ -480,20 +472,20 @@ def _signature(value: Any) -> Hashable | None:
 
 
 def _method_of_data(event: Event) -> str:
-    """The method of something that is not known, if texts, lists or tensors have it; otherwise empty."""
+    """Return the method of something that is not known, if texts, lists or tensors have it; otherwise empty."""
     function = event.node.func
     return function.attr if isinstance(function, ast.Attribute) and function.attr in _METHODS_OF_DATA else ""
 
 
 def _is_plain_dictionary(owner: ClassValue) -> bool:
-    """Whether a class of dictionaries only makes the keys attributes: `self.__dict__ = self`."""
+    """Return whether a class of dictionaries only makes the keys attributes: `self.__dict__ = self`."""
     methods = [each for each in owner.node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return not methods or (len(methods) == 1 and "self.__dict__ = self" in ast.unparse(methods[0]))
 
 
 @functools.lru_cache(maxsize=4096)
 def _yields(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether a function is a generator."""
+    """Return whether a function is a generator."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()

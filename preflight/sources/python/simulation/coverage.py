@@ -1,4 +1,4 @@
-"""The parts of a program that a run of it never comes to."""
+"""The parts of a program that a run never reaches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
-    """The names that are used in a tree, and its texts, which may name something."""
+    """Yield the names that are used in a tree, and its texts, which may name something."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.id
@@ -34,12 +34,14 @@ def names_in(tree: ast.AST) -> Iterator[str]:
 
 @functools.lru_cache(maxsize=256)
 def _named(tree: ast.Module) -> Counter[str]:
-    """How often each name is used in a module; several runs ask for it."""
+    """Return how often each name is used in a module; several runs ask for it."""
     return Counter(names_in(tree))
 
 
 def uncalled(trees: Mapping[str, ast.Module], called: Collection[ast.AST]) -> Iterator[Part]:
-    """The functions that nothing in the modules of a run calls or names, or that another one of the name replaces."""
+    """Yield the functions that nothing in the modules of a run calls or names, or that another one of the name
+    replaces.
+    """
     named = sum((_named(tree) for tree in trees.values()), Counter())
     for path, tree in trees.items():
         for number, node in enumerate(tree.body):
@@ -51,7 +53,7 @@ def uncalled(trees: Mapping[str, ast.Module], called: Collection[ast.AST]) -> It
 
 
 def _is_replaced(node: ast.FunctionDef | ast.AsyncFunctionDef, following: Sequence[ast.stmt]) -> bool:
-    """Whether a function of the same name follows before the name is used."""
+    """Return whether a function of the same name follows before the name is used."""
     for other in following:
         if isinstance(other, _FUNCTIONS) and other.name == node.name and not other.decorator_list:
             return True
@@ -63,7 +65,9 @@ def _is_replaced(node: ast.FunctionDef | ast.AsyncFunctionDef, following: Sequen
 def not_reached(
     trees: Mapping[str, ast.Module], called: Collection[ast.AST], executed: Collection[ast.AST]
 ) -> Iterator[Part]:
-    """The statements that a run leaves out in its modules, and in the functions that only the user's own code calls."""
+    """Yield the statements that a run leaves out in its modules, and in the functions that only the user's own code
+    calls.
+    """
     kept = frozenset().union(*map(_kept_names, trees.values()))
     for path, tree in trees.items():
         bodies = [tree.body] if any(each in executed for each in tree.body) else []
@@ -87,7 +91,7 @@ def _is_for_libraries(name: str) -> bool:
 
 
 def _left_out(body: Sequence[ast.stmt], executed: Collection[ast.AST]) -> Iterator[ast.stmt]:
-    """The statements of a body that were not executed; where an exception may end one early, it is not asked."""
+    """Yield the statements of a body that were not executed; where an exception may end one early, it is not asked."""
     for statement in body:
         if isinstance(statement, (*_FUNCTIONS, ast.ClassDef, ast.Pass)):
             continue
@@ -100,7 +104,7 @@ def _left_out(body: Sequence[ast.stmt], executed: Collection[ast.AST]) -> Iterat
 
 @functools.lru_cache(maxsize=256)
 def _kept_names(tree: ast.Module) -> frozenset[str]:
-    """The names of what something else than a call in the tree may call: what is given, stored or named in a text."""
+    """Return the names that something other than a call in the tree may call: passed, stored, or named in a text."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -120,7 +124,9 @@ def _kept_names(tree: ast.Module) -> frozenset[str]:
 
 
 def _names_of(node: ast.expr | None) -> Iterator[str]:
-    """The names that an expression passes on as they are, not what it calls or whose attributes it asks for."""
+    """Yield the names that an expression passes on unchanged, without those that it calls or whose attributes it
+    reads.
+    """
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Attribute):

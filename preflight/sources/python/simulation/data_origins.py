@@ -1,4 +1,4 @@
-"""Where the data of a simulated rank come from: what loops give, how often they run, which sizes tensors have."""
+"""The origins of a simulated rank's data: items of loops, numbers of rounds, sizes of tensors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _COUNTS = ("range", "len", ".items", ".keys", ".values")
 
 
 def wrapped_model(value: Any) -> Instance | None:
-    """The model of the user's own that a wrapper calls: DataParallel, a compiler."""
+    """Return the model of the user's own that a wrapper calls: DataParallel, a compiler."""
     if not (isinstance(value, External) and value.is_result and _WRAPPERS.search(value.name)):
         return None
     for each in (*value.arguments, *value.keywords.values()):
@@ -71,13 +71,13 @@ def wrapped_model(value: Any) -> Instance | None:
 
 
 def size_of(value: Any, axis: Any) -> Unknown:
-    """Where one of the sizes of a tensor comes from: each rank has its own, but for that of the batch."""
+    """Return the origin of a tensor's size: each rank has its own sizes, except for the batch size."""
     is_selected = isinstance(value, External) and _SELECTED.search(value.name) is not None
     return UNKNOWN if axis == 0 and not is_selected else mixed(value)
 
 
 def is_sized_by_data(value: Any, depth: int = 0) -> bool:
-    """Whether a tensor certainly has as many rows as the data of the rank decide, as those of `nonzero()`."""
+    """Return whether a tensor certainly has as many rows as the data of the rank decide, as those of `nonzero()`."""
     if not isinstance(value, External) or depth > _MAX_LAYERS:
         return False
     if _SELECTED.search(value.name):
@@ -93,7 +93,7 @@ def is_sized_by_data(value: Any, depth: int = 0) -> bool:
 
 
 def is_sized_by_rank(value: Any) -> bool:
-    """Whether a tensor is made with a size that differs between ranks: `torch.ones(rank + 1)`."""
+    """Return whether a tensor is made with a size that differs between ranks: `torch.ones(rank + 1)`."""
     if not isinstance(value, External):
         return False
     if value.last in _KEEPING_SIZE:
@@ -104,19 +104,19 @@ def is_sized_by_rank(value: Any) -> bool:
 
 
 def is_list_of_layers(value: External) -> bool:
-    """Whether each item of a value is a layer."""
+    """Return whether each item of a value is a layer."""
     return _LAYERS.search(value.name) is not None
 
 
 def exchanges_buffers(function: External | None) -> bool:
-    """Whether the forward pass of a wrapped model broadcasts its buffers, in evaluation too."""
+    """Return whether the forward pass of a wrapped model broadcasts its buffers, in evaluation too."""
     if function is None or not _SENDS_BUFFERS.search(function.name) or not function.arguments:
         return False
     return function.keywords.get("broadcast_buffers", True) is True and _has_buffers(function.arguments[0], 0)
 
 
 def _has_buffers(layer: Any, depth: int) -> bool:
-    """Whether a model certainly has buffers: running means, or what it registers itself."""
+    """Return whether a model certainly has buffers: running means, or buffers that it registers itself."""
     if depth > _MAX_LAYERS:
         return False
     if isinstance(layer, External):
@@ -129,7 +129,7 @@ def _has_buffers(layer: Any, depth: int) -> bool:
 
 
 def gives_own_data(value: Any) -> bool:
-    """Whether a loop over a value gives the data of one rank."""
+    """Return whether a loop over a value yields the data of one rank."""
     if not isinstance(value, External):
         return isinstance(mixed(value), Own)
     if value.last == "DataLoader()":
@@ -139,13 +139,15 @@ def gives_own_data(value: Any) -> bool:
 
 
 def _loaded_origin(loader: External) -> Unknown:
-    """What a `DataLoader` that divides nothing gives: the same on every rank, unless its data are a stream."""
+    """Return the origin of items from a `DataLoader` that does not divide its data: the same on every rank, unless its
+    data are a stream.
+    """
     origin = _stream_origin(loader)
     return AGREED if origin is None else origin
 
 
 def _stream_origin(loader: External) -> Unknown | None:
-    """OWN for a stream of data that a rank makes by its number, UNKNOWN for any other; None for data with indices."""
+    """Return OWN for a stream of data that depends on the rank, UNKNOWN for any other; None for data with indices."""
     data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
     if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
         return None
@@ -153,7 +155,7 @@ def _stream_origin(loader: External) -> Unknown | None:
 
 
 def shuffles_all(event: Event) -> bool:
-    """Whether a call certainly makes a loader that shuffles data of which no rank has taken its part."""
+    """Return whether a call certainly creates a loader that shuffles data not divided among the ranks."""
     data = _data_of(event)
     divided = isinstance(data, External) and MAY_DIVIDE.search(data.name)
     return (
@@ -187,7 +189,7 @@ def _data_of(event: Event) -> Any:
 
 
 def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
-    """Whether a loader with such arguments shuffles all of its data."""
+    """Return whether a loader with such arguments shuffles all of its data."""
     samplers = [keywords.get(name) for name in sorted(_SAMPLER_ARGUMENTS, reverse=True)]
     given = next((each for each in samplers if each is not None), None)
     if given is None:
@@ -200,7 +202,7 @@ def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
 
 
 def is_stream_for_all(event: Event) -> bool:
-    """Whether a call makes a loader of a stream, of a class of the user's own, that is not divided before."""
+    """Return whether a call makes a loader of a stream, of a class of the user's own, that is not divided before."""
     if last(event.name) != "DataLoader" or event.doubt > 1:
         return False
     loader = External("DataLoader()", arguments=event.arguments, keywords=event.keywords)
@@ -210,7 +212,7 @@ def is_stream_for_all(event: Event) -> bool:
 
 
 def size_origin(value: Any) -> Unknown:
-    """Where the number of items of a value comes from: that of what it was made of, unless a sampler makes it equal."""
+    """Return the origin of the number of items of a value: that of its source, unless a sampler makes it equal."""
     if isinstance(value, ListValue):
         return value.size_origin
     if isinstance(value, External) and value.last == "split_dataset_by_node()":
@@ -228,12 +230,12 @@ def size_origin(value: Any) -> Unknown:
 
 
 def _is_streamed(value: Any) -> bool:
-    """Whether a set of Hugging Face is read as it is used, so that its length is not known."""
+    """Return whether a set of Hugging Face is read as it is used, so that its length is not known."""
     return isinstance(value, External) and (value.keywords.get("streaming") is True or _is_streamed(value.owner))
 
 
 def item_of(iterable: Any, written: ast.expr) -> Any:
-    """What a loop over something unknown gives in one of its rounds."""
+    """Return the item of one round in a loop over an unknown value."""
     if isinstance(iterable, External):
         inner = iterable.arguments[0] if iterable.arguments and not is_list_of_layers(iterable) else None
         if iterable.name == "builtins.enumerate()":
@@ -257,7 +259,9 @@ def item_of(iterable: Any, written: ast.expr) -> Any:
 
 
 def is_passed_on(made: Event, events: Sequence[Event]) -> bool:
-    """Whether a library gets what a call makes, which may divide it among the ranks: `accelerator.prepare(loader)`."""
+    """Return whether the result of a call is passed to a library, which may divide it among the ranks:
+    `accelerator.prepare(loader)`.
+    """
     for event in events:
         if event.name and not _ITERATES.search(event.name):
             given = (*event.arguments, *event.keywords.values())
@@ -269,7 +273,7 @@ def is_passed_on(made: Event, events: Sequence[Event]) -> bool:
 
 
 def holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
-    """Whether a value is, or has in it, what a call made."""
+    """Return whether a value is, or has in it, what a call made."""
     if isinstance(value, External):
         return value.call is call
     inner: Iterable[Any] = ()
@@ -283,9 +287,10 @@ def holds(value: Any, call: ast.Call, depth: int = 0) -> bool:
 
 
 def divides_twice(event: Event) -> bool:
-    """Whether a call divides data among the ranks that are divided already.
+    """Return whether a call divides data that is already divided among the ranks.
 
-    A loader whose sampler is that of a rank is prepared by accelerate, or gets what the rank has taken by its number.
+    Accelerate prepares a loader whose sampler is that of a rank, or the loader gets data that the rank selected by
+    number.
     """
     if last(event.name) == "DataLoader":
         data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
@@ -297,7 +302,7 @@ def divides_twice(event: Event) -> bool:
 
 
 def _is_of_rank(sampler: Any) -> bool:
-    """Whether a sampler draws the part of a rank."""
+    """Return whether a sampler draws the part of a rank."""
     if isinstance(sampler, External):
         size = sampler.keywords.get("num_replicas", UNKNOWN)
         return sampler.last in _SAMPLERS and size != 1
@@ -308,13 +313,13 @@ def _is_of_rank(sampler: Any) -> bool:
 
 
 def _is_part(data: Any) -> bool:
-    """Whether a rank has taken its part of some data by its number."""
+    """Return whether a rank has taken its part of some data by its number."""
     held = data.attributes.values() if isinstance(data, Instance) else (data,)
     return any(isinstance(each, Own) and each.of_part for each in map(mixed, held))
 
 
 def samples_other(loader: Event, sampler: Any) -> bool:
-    """Whether a loader gets a sampler that was made of other data than it has itself."""
+    """Return whether a loader's sampler was created for data other than the loader's."""
     data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
     if not isinstance(sampler, External) or sampler.last not in _SAMPLERS:
         return False
@@ -331,7 +336,9 @@ def samples_other(loader: Event, sampler: Any) -> bool:
 
 
 def _is_made_of(data: Any, other: External, depth: int = 0) -> bool:
-    """Whether some data are others, or are made of them and may have the same items: `data.map(f)`; or is not known."""
+    """Return whether some data are others, or derived from them with possibly the same items: `data.map(f)`; or are
+    unknown.
+    """
     if not isinstance(data, External) or not data.is_result or depth > _MAX_NESTING:
         return False
     if data is other or data.call is None or other.call is None:

@@ -23,7 +23,7 @@ _LIST = re.compile(r"(?:typing\.)?(?:List|list)\[(int|float|str)\]")
 
 
 def classes_of(parser: External | None) -> list[Any]:
-    """The classes that a parser was made for; nothing if they are not known, or it is another one."""
+    """Return the classes that a parser was made for; nothing if they are not known, or it is another one."""
     if parser is None or not parser.name.endswith(_PARSERS):
         return []
     given = parser.arguments[0] if parser.arguments else parser.keywords.get("dataclass_types", UNKNOWN)
@@ -33,7 +33,7 @@ def classes_of(parser: External | None) -> list[Any]:
 
 
 def options_of(owner: ClassValue, default_of: Callable[[Any], Any], call: ast.Call) -> Parser:
-    """A parser with the options of the user's own fields of a class, by their dataclass."""
+    """Return a parser with the options of the user's own fields of a class, by their dataclass."""
     parser = Parser(abbreviates=False, has_help=False)
     for name, annotation, default in _fields(owner, default_of):
         spelled = (f"--{name}", f"--{name.replace('_', '-')}") if "_" in name else (f"--{name}",)
@@ -56,7 +56,7 @@ def options_of(owner: ClassValue, default_of: Callable[[Any], Any], call: ast.Ca
 def made(
     owner: ClassValue, values: Mapping[str, Any] | None, default_of: Callable[[Any], Any], region: object
 ) -> Instance:
-    """The object of a class with the values of a line or a file; with unknown ones where these are not known."""
+    """Return the object of a class with the values of a line or a file; with unknown ones where these are not known."""
     instance = Instance(owner, region, is_open=owner.foreign is not None)
     for name, _, default in _fields(owner, default_of):
         instance.attributes[name] = UNKNOWN if values is None else values.get(name, default)
@@ -64,7 +64,7 @@ def made(
 
 
 def _fields(owner: ClassValue, default_of: Callable[[Any], Any]) -> Iterator[tuple[str, str, Any]]:
-    """The fields that classes of the user's own declare, each once, with its type and default."""
+    """Yield the fields that classes of the user's own declare, each once, with its type and default."""
     found: dict[str, str] = {}
     for each in reversed(owner.order()):
         for statement in each.node.body if isinstance(each, ClassValue) else ():

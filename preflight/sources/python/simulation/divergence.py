@@ -1,4 +1,4 @@
-"""Where ranks part: the collective that only some of them come to, and steps that each takes by itself."""
+"""Where ranks diverge: collectives that only some ranks reach, and steps that each rank takes alone."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MAY_EXCHANGE = re.compile(
 
 
 class Early(NamedTuple):
-    """A branch that a rank may leave its loop or function by, and the others may not.
+    """A branch that may make a rank leave its loop or function while the others stay.
 
     Args:
         kind: `break`, `continue` or `return`.
-        start: how many calls the run had made before.
-        done: the collectives that the rank has made in the branch, which the others make later.
-        of_rank: whether only some ranks come to the condition, which is not known.
+        start: the number of calls in the run before.
+        done: the collectives of the rank in the branch, which the others make later.
+        of_rank: whether only some ranks, which are unknown, reach the condition.
     """
 
     kind: str
@@ -44,13 +44,13 @@ class Early(NamedTuple):
 
 
 class Divergence(NamedTuple):
-    """A collective that some ranks do not come to, because each decides by a value of its own.
+    """A collective that some ranks do not reach, because each decides by its own value.
 
     Args:
-        kind: `break`, `continue`, `return`, `while`, or `if` for a branch that holds the collective.
-        node: where the ranks part.
+        kind: `break`, `continue`, `return`, `while`, or `if` for a branch that contains the collective.
+        node: where the ranks diverge.
         event: the collective.
-        of_rank: whether the number of the rank decides, and something else besides that is not known.
+        of_rank: whether the rank decides, together with something unknown.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class Divergence(NamedTuple):
 
 
 def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, is_collective: bool) -> bool:
-    """Whether a rank waits for the others in a call.
+    """Return whether a rank waits for the others in a call.
 
     Args:
         given: its arguments.
@@ -87,7 +87,7 @@ _OF_MODEL = re.compile(r"param|weight|grad|state_dict|model|net\b|\.data\b|^p\b|
 
 
 def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
-    """The call that joins the ranks, and a backward pass of which nothing exchanges the gradients before a step.
+    """Return the call that joins the ranks, and a backward pass of which nothing exchanges the gradients before a step.
 
     None where something is wrapped that exchanges them, or where a call before a step may do so.
     """
@@ -119,12 +119,12 @@ def _called(event: Any) -> str:
 
 
 def names_of(events: Sequence[Any]) -> Counter[str]:
-    """How often each collective is called."""
+    """Return how often each collective is called."""
     return Counter(_name(each) for each in events if _is_needed(each))
 
 
 def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
-    """The first collective of two branches that the other one lacks; None if there is none."""
+    """Return the first collective of two branches that the other one lacks; None if there is none."""
     for block, other in zip(blocks, reversed(blocks), strict=True):
         names = names_of(other)
         # What takes all parameters of a layer, times nothing, uses it.
@@ -138,7 +138,7 @@ def only_in_one(blocks: Sequence[Sequence[Any]], depth: int) -> Any:
 
 
 def missed(early: Early, events: Sequence[Any], depth: int) -> Any:
-    """The first collective that a rank misses which left early; None if there is none."""
+    """Return the first collective that a rank misses which left early; None if there is none."""
     done = Counter() if early.kind == "break" else Counter(early.done)
     for event in events:
         name = _name(event)

@@ -42,55 +42,55 @@ class Exchange(NamedTuple):
 
 
 def not_there(runs: Sequence[Run]) -> Iterator[Exchange]:
-    """What rank 0 alone writes on the disk of its node, and the first rank of another node reads."""
+    """Yield files that rank 0 alone writes to the disk of its node, and the first rank of another node reads."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.place[1] == 0):
-            yield from (each for each in _exchanged(first, other) if OWN_DISKS.match(each.path))
+            yield from (each for each in _find_exchanges(first, other) if OWN_DISKS.match(each.path))
 
 
 def not_awaited(runs: Sequence[Run]) -> Iterator[Exchange]:
-    """What another rank may read before rank 0 has written it, because nothing makes it wait."""
+    """Yield files that another rank may read before rank 0 has written them, because it does not wait."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.role == first.role):
-            for each in _exchanged(first, other):
+            for each in _find_exchanges(first, other):
                 if _is_raced(each, first.events, other.events):
                     yield each
 
 
 def not_made(runs: Sequence[Run]) -> Iterator[Exchange]:
-    """Folders that rank 0 alone makes, and into which another rank may write before."""
+    """Yield folders that rank 0 alone creates, and another rank may write to before."""
     for first in (run for run in runs if run.place[0] == 0):
         for other in (run for run in runs if run.place[0] and run.role == first.role):
-            theirs = {path for event in other.events for path in _made(event)}
-            made = {path: event for event in first.events for path in _made(event) if path not in theirs}
+            theirs = {path for event in other.events for path in _created_folders(event)}
+            made = {path: event for event in first.events for path in _created_folders(event) if path not in theirs}
             for event in other.events if made else ():
-                for folder in {posixpath.dirname(path) for path in _written(event)} & made.keys():
+                for folder in {posixpath.dirname(path) for path in _written_paths(event)} & made.keys():
                     each = Exchange(folder, made[folder], event)
                     if _is_raced(each, first.events, other.events):
                         yield each
 
 
-def _made(event: Event) -> Iterator[str]:
-    """The folders that a call makes."""
+def _created_folders(event: Event) -> Iterator[str]:
+    """Yield the folders that a call makes."""
     if last(event.name) in ("makedirs", "mkdir"):
         yield from (path.rstrip("/") for path in _texts(event, 1))
 
 
-def _exchanged(first: Run, other: Run) -> Iterator[Exchange]:
+def _find_exchanges(first: Run, other: Run) -> Iterator[Exchange]:
     written: dict[str, Event] = {}
     for event in first.events:
-        for path in _written(event):
+        for path in _written_paths(event):
             written.setdefault(path, event)
     theirs: set[str] = set()
     for event in other.events:
         for path in _read(event):
             if path in written and path not in theirs:
                 yield Exchange(path, written[path], event)
-        theirs.update(_written(event))
+        theirs.update(_written_paths(event))
 
 
 def _is_raced(each: Exchange, first: Sequence[Event], other: Sequence[Event]) -> bool:
-    """Whether the other rank comes to its call between the same two waits between which rank 0 writes."""
+    """Return whether the other rank makes its call between the same two waits as rank 0 its write."""
     written = next(at for at, event in enumerate(first) if event is each.written)
     read = next(at for at, event in enumerate(other) if event is each.read)
     # Where rank 0 reads it before it writes, the file is of an earlier run.
@@ -107,8 +107,8 @@ def _place(event: Event) -> tuple[str, int, int]:
     return event.file.path, event.node.lineno, event.node.col_offset
 
 
-def _written(event: Event) -> Iterator[str]:
-    """The paths that a call writes."""
+def _written_paths(event: Event) -> Iterator[str]:
+    """Yield the paths that a call writes."""
     if event.name == "builtins.open" and _MODES.search(_mode(event)):
         yield from _texts(event, 1)
     elif event.name in _COMMANDS:
@@ -120,7 +120,7 @@ def _written(event: Event) -> Iterator[str]:
 
 
 def _read(event: Event) -> Iterator[str]:
-    """The paths that a call reads."""
+    """Yield the paths that a call reads."""
     if (event.name == "builtins.open" and not _MODES.search(_mode(event))) or last(event.name) in _READS:
         yield from _texts(event, 1)
 
@@ -132,7 +132,7 @@ def _mode(event: Event) -> str:
 
 
 def _texts(event: Event, positions: int) -> Collection[str]:
-    """The paths that a call may get, which may be open; with them that of the object whose method is called."""
+    """Return the possible paths of a call, including that of the object whose method is called."""
     found = [
         text_of(value, node, event.within)
         for value, node in zip(event.arguments[:positions], event.node.args, strict=False)

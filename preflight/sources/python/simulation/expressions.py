@@ -102,7 +102,7 @@ class Expressions(Assignments):
         return FunctionValue(node, frame, defaults, frozenset(names))
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
-        """The value of an expression."""
+        """Return the value of an expression."""
         self._step()
         handler = getattr(self, f"_of_{type(node).__name__}", None)
         found = handler(node, frame) if handler is not None else UNKNOWN
@@ -135,7 +135,9 @@ class Expressions(Assignments):
     _of_Set = _of_List
 
     def _spread(self, nodes: Sequence[ast.expr], frame: Frame) -> list[Any] | Unknown:
-        """The values of expressions of which some may be `*values`; one unknown value if their number is not known."""
+        """Return the values of expressions, some of which may be `*values`; one unknown value if their number is
+        unknown.
+        """
         found: list[Any] = []
         is_known = True
         for node in nodes:
@@ -265,7 +267,9 @@ class Expressions(Assignments):
             return OWN if found is OWN_PART else found
 
     def _of_form(self, left: Any, right: Any) -> Unknown:
-        """Whether data are there, and with what keys: on all ranks or on none, unless that depends on the rank."""
+        """Return whether data are there, and with what keys: on all ranks or on none, unless that depends on the
+        rank.
+        """
         found = mixed(left, right)
         return found if not isinstance(found, Own) or found.of_rank else UNKNOWN
 
@@ -324,7 +328,7 @@ class Expressions(Assignments):
         return self.awaited(self.value(node.value, frame), node.value, frame)
 
     def awaited(self, value: Any, node: ast.expr, frame: Frame) -> Any:
-        """What a coroutine returns; any other value itself."""
+        """Return the result of a coroutine; any other value unchanged."""
         if not isinstance(value, Coroutine):
             return value
         call = value.call
@@ -370,7 +374,7 @@ class Expressions(Assignments):
         element: Callable[[Frame], Any],
         made: ListValue | None = None,
     ) -> list[Any] | None:
-        """The elements of a comprehension; None if they are not all known: then where they come from is noted."""
+        """Return the elements of a comprehension; None if some are unknown: then their origin is recorded."""
         inner = Frame(frame.module, frame, region=self.region)
         first = generators[0]
         whole = self.value(first.iter, frame)
@@ -409,11 +413,11 @@ class Expressions(Assignments):
         return self.attribute(self.value(node.value, frame), node.attr, node, frame)
 
     def attribute(self, receiver: Any, name: str, node: ast.expr, frame: Frame) -> Any:
-        """An attribute of a value."""
+        """Return an attribute of a value."""
         if isinstance(receiver, Super):
             found = receiver.receiver.owner.lookup(name, above=receiver.above)
             if found is not None:
-                return self._of_class(found[0], receiver.receiver, node, frame)
+                return self._class_attribute(found[0], receiver.receiver, node, frame)
             if receiver.receiver.parser is not None:
                 return Method(receiver.receiver.parser, name)
             return External(f"{self._foreign_name(receiver.receiver.owner)}().{name}")
@@ -421,7 +425,11 @@ class Expressions(Assignments):
             if receiver.owner.lookup("__getattribute__") or receiver.owner.lookup("__setattr__"):
                 found = receiver.owner.lookup(name)
                 is_method = found is not None and isinstance(found[0], FunctionValue)
-                return self._of_class(found[0], receiver, node, frame) if found is not None and is_method else UNKNOWN
+                return (
+                    self._class_attribute(found[0], receiver, node, frame)
+                    if found is not None and is_method
+                    else UNKNOWN
+                )
             if name in receiver.attributes:
                 return receiver.attributes[name]
             if name == "__dict__":
@@ -432,7 +440,7 @@ class Expressions(Assignments):
                 is_other = receiver.is_open or name in self._stored or isinstance(found[0], Instance)
                 return UNKNOWN if is_other else found[0]
             if found is not None:
-                return self._of_class(found[0], receiver, node, frame)
+                return self._class_attribute(found[0], receiver, node, frame)
             if name == "__class__":
                 return receiver.owner
             if receiver.parser is not None:
@@ -487,8 +495,8 @@ class Expressions(Assignments):
     def _foreign_name(self, owner: ClassValue) -> str:
         return owner.foreign.name if owner.foreign is not None else "builtins.object"
 
-    def _of_class(self, found: Any, receiver: Instance, node: ast.expr, frame: Frame) -> Any:
-        """What an object gives for a name of its class."""
+    def _class_attribute(self, found: Any, receiver: Instance, node: ast.expr, frame: Frame) -> Any:
+        """Return the value of an object for a name of its class."""
         if not isinstance(found, FunctionValue):
             return found
         if {"property", "cached_property"} & found.decorators:
@@ -524,7 +532,7 @@ class Expressions(Assignments):
         return ListValue(found, self.region) if isinstance(found, list) else found
 
     def item(self, receiver: Any, key: Any, node: ast.expr, frame: Frame) -> Any:
-        """An item of a value."""
+        """Return an item of a value."""
         if isinstance(receiver, External):
             return self.functions.item(self, receiver, key)
         if isinstance(receiver, Unknown):
@@ -552,12 +560,12 @@ _NEVER_NONE = names("never_none")
 
 
 def _is_text(*values: Any) -> bool:
-    """Whether one of some values is a text, of which parts may not be known."""
+    """Return whether one of some values is a text, possibly with unknown parts."""
     return any(isinstance(each, str) or (isinstance(each, Unknown) and each.text) for each in values)
 
 
 def _is_mask(node: ast.expr, frame: Frame) -> bool:
-    """Whether an index compares: `x[y > 0]`, also by a name that the function gives it."""
+    """Return whether an index compares: `x[y > 0]`, also through a name that the function assigns."""
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.Invert) and _is_mask(node.operand, frame)
     if isinstance(node, ast.BinOp):
@@ -572,21 +580,23 @@ def _is_mask(node: ast.expr, frame: Frame) -> bool:
 
 
 def _forward_of(owner: ClassValue) -> FunctionValue | None:
-    """What `apply` of an operation with a gradient of its own calls: torch.autograd.Function, PyLayer of Paddle."""
+    """Return the function that `apply` of an operation with its own gradient calls: torch.autograd.Function, PyLayer of
+    Paddle.
+    """
     found = owner.lookup("forward")
     is_operation = owner.foreign is not None and owner.foreign.name.endswith(("autograd.Function", "PyLayer"))
     return found[0] if is_operation and found is not None and isinstance(found[0], FunctionValue) else None
 
 
 def _is_large(value: Any) -> bool:
-    """Whether computing with a value may take long."""
+    """Return whether computing with a value may take long."""
     if isinstance(value, int):
         return value.bit_length() > _MAX_BITS
     return isinstance(value, (str, bytes, tuple, list, dict, set)) and len(value) > _MAX_SIZE
 
 
 def _distinct(items: Sequence[Any] | None) -> list[Any] | None:
-    """The items of a set; None if they are not all known."""
+    """Return the items of a set; None if they are not all known."""
     try:
         return list(dict.fromkeys(map(native, items))) if items is not None else None
     except (NotKnown, TypeError):
@@ -594,7 +604,7 @@ def _distinct(items: Sequence[Any] | None) -> list[Any] | None:
 
 
 def _is_enumeration(owner: ClassValue) -> bool:
-    """Whether the names of a class are objects of it."""
+    """Return whether the names of a class are objects of it."""
     return owner.foreign is not None and owner.foreign.last.endswith(("Enum", "Flag"))
 
 
@@ -614,6 +624,6 @@ def _is_plain_type(value: Any) -> bool:
 
 
 def end_of_decorator(node: ast.expr) -> str:
-    """The last part of the name of a decorator."""
+    """Return the last part of the name of a decorator."""
     called = node.func if isinstance(node, ast.Call) else node
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""

@@ -25,8 +25,8 @@ class Switch(NamedTuple):
     """An assignment that takes parameters out of training or puts them back.
 
     Args:
-        after: how many calls the program had made before.
-        part: the part of the model, as it is written, without the model itself: `backbone`; empty for all of it.
+        after: the number of calls in the program before.
+        part: the part of the model, as written, without the model itself: `backbone`; empty for the whole model.
     """
 
     after: int
@@ -37,11 +37,7 @@ class Switch(NamedTuple):
 
 
 def switch(target: ast.Attribute, value: object, file: SourceFile, around: ast.AST, after: int) -> Switch | None:
-    """What an assignment of an attribute does to parameters; None if it does nothing that is known.
-
-    Args:
-        around: the function or module in which it stands.
-    """
+    """Return the effect of an attribute assignment on parameters; None if there is no known effect."""
     trained = TRAINED_IF.get(target.attr)
     if trained is None or not isinstance(value, bool):
         return None
@@ -55,18 +51,18 @@ def switch(target: ast.Attribute, value: object, file: SourceFile, around: ast.A
 
 
 def _names(target: ast.expr) -> list[str]:
-    """The names that a loop gives what it goes through."""
+    """Return the loop variables of a loop."""
     return [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
 
 
 def _part(model: str) -> str:
-    """What of a model is named: `self.net.module.layer4` and `net.layer4` name one part."""
+    """Return the normalised name of a part of a model: `self.net.module.layer4` and `net.layer4` are one part."""
     names = [name for name in model.split(".") if name not in ("self", "module", "_layers")]
     return names[-1] if len(names) > 1 or model.startswith("self.") else ""
 
 
 def unfrozen(switches: Sequence[Switch], wraps: Sequence[int]) -> Iterator[tuple[Switch, Switch, int | None]]:
-    """Each part that is put back after it was frozen, and the last wrapping if it was frozen then.
+    """Yield each part that is put back after it was frozen, and the last wrapping if it was frozen then.
 
     Args:
         wraps: how many calls the program had made before each wrapping.

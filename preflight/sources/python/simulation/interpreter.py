@@ -1,8 +1,8 @@
-"""Follows the statements of a program with values that are known or not.
+"""Follows the statements of a program with known or unknown values.
 
-Where a condition is not known both branches are followed, each on its own copy of the names, and what differs after
-them is not known. In such a region an item or attribute that is given another value is not known from then on. A loop
-whose items are not known is followed once, after a round that finds out what changes in it.
+If a condition is unknown, both branches are followed, each on its own copy of the names, and values that differ
+afterwards are unknown. In such a region an item or attribute with a new value is unknown from then on. A loop with
+unknown items is followed once, after a round that finds out what changes in it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Interpreter(Calls):
     """One run of a program."""
 
     def run(self, script: SourceFile) -> Failure | None:
-        """Run a script; where it certainly stops with an error, None if it does not."""
+        """Run a script. Returns the place where it certainly stops with an error, or None."""
         module = ModuleValue(script)
         self._modules[script.path] = module
         statements = self._read(script)
@@ -83,7 +83,7 @@ class Interpreter(Calls):
         return None
 
     def import_module(self, file: SourceFile) -> ModuleValue:
-        """A module, run when it is imported first."""
+        """Return a module, run when it is imported first."""
         if file.path not in self._modules:
             module = self._modules[file.path] = ModuleValue(file)
             module.frame.names["__name__"] = file.path.removesuffix(".py").replace("/", ".")
@@ -94,7 +94,7 @@ class Interpreter(Calls):
         return self._modules[file.path]
 
     def module_named(self, name: str, frame: Frame) -> ModuleValue | None:
-        """The module of the user's own that a module imports by this name; None if it is not one."""
+        """Return the module of the user's own that a module imports by this name; None if it is not one."""
         file = self._find_module(frame.module.file, name, 0)
         return self.import_module(file) if file is not None else None
 
@@ -220,12 +220,12 @@ class Interpreter(Calls):
         test: ast.expr | None = None,
         own: Unknown = UNKNOWN,
     ) -> None:
-        """Follow blocks of which one is run; which one is not known.
+        """Follow blocks when it is unknown which one runs.
 
         Args:
             maybe: whether it may be the same one forever.
             test: the condition that decides between two.
-            own: where the value of the condition comes from.
+            own: the origin of the condition's value.
         """
         before = frame.names
         ends: list[tuple[dict[str, Any], Signal | None]] = []
@@ -271,10 +271,10 @@ class Interpreter(Calls):
         *,
         is_behind: bool,
     ) -> None:
-        """Note the collectives that only some ranks come to after a condition that each decides for itself.
+        """Record the collectives that only some ranks reach after a condition that each decides for itself.
 
         Args:
-            is_behind: whether only some ranks come to the condition.
+            is_behind: whether only some ranks reach the condition.
         """
         stopped = next((each for each in signals if isinstance(each, Stopped)), None)
         if stopped is not None:
@@ -302,7 +302,7 @@ class Interpreter(Calls):
             frame.early.append(early)
 
     def _is_step(self, frame: Frame) -> bool:
-        """Whether a function gives Lightning the loss of a step, or None for a batch that it is to skip."""
+        """Return whether a function returns the loss of a step to Lightning, or None for a batch to skip."""
         function = frame.function
         foreign = function.owner.foreign if function is not None and function.owner is not None else None
         is_module = foreign is not None and foreign.last == "LightningModule"
@@ -362,14 +362,14 @@ class Interpreter(Calls):
         self._note_rounds("while", node.test, truth_origin(self.value(node.test, frame)), start, depth, frame)
 
     def _note_rounds(self, kind: str, node: ast.expr, own: Unknown, start: int, depth: int, frame: Frame) -> None:
-        """Note the collective of a loop that each rank runs as often as a value of its own says."""
+        """Record the collective of a loop whose number of rounds depends on a rank's own value."""
         event = next((each for each in self.events[start:] if each.waits and each.depth <= depth), None)
         if isinstance(own, Own) and not own.of_rank and event is not None and not self._muted:
             self.divergences.append(Divergence(kind, node, node, frame.module.file, event))
 
     @contextlib.contextmanager
     def _round(self) -> Iterator[None]:
-        """One round of a loop."""
+        """Yield one round of a loop."""
         early: list[Early] = []
         start, depth = len(self.events), self._maybe
         self._early.append(early)
@@ -386,7 +386,7 @@ class Interpreter(Calls):
         begin: Callable[[], Any],
         own: Unknown = UNKNOWN,
     ) -> None:
-        """Follow the body of a loop once that runs an unknown number of times, which may come from somewhere."""
+        """Follow the body of a loop once if its number of rounds is unknown; that number may have an origin."""
         assumed = self._assumed
         if self._loops:
             for name in _assigned(node):
@@ -495,7 +495,7 @@ class Interpreter(Calls):
                 self._early[-1].append(early)
 
     def _note_raised(self, node: ast.Try, frame: Frame) -> None:
-        """Note that a rank leaves its round of a loop after an exception that it raises because of its own data."""
+        """Record that a rank leaves its round of a loop after an exception caused by its own data."""
         for kinds in self._raised if self._early and not self._muted else ():
             for handler in node.handlers:
                 leaving = next((each for each in handler.body if isinstance(each, (ast.Break, ast.Continue))), None)
@@ -644,13 +644,13 @@ class Interpreter(Calls):
 
 
 def _is_light(node: ast.For | ast.AsyncFor) -> bool:
-    """Whether a loop only gives values to names, attributes and items: `for key in data: setattr(args, key, ...)`."""
+    """Return whether a loop only assigns names, attributes and items: `for key in data: setattr(args, key, ...)`."""
     inside = [each for statement in node.body for each in ast.walk(statement)]
     return len(inside) <= _LIGHT and not any(isinstance(each, (ast.For, ast.While, ast.Await)) for each in inside)
 
 
 def _may_leave(node: ast.For | ast.AsyncFor) -> bool:
-    """Whether something in a loop may end it before its last item."""
+    """Return whether something in a loop may end it before its last item."""
     return any(isinstance(each, (ast.Break, ast.Return)) for each in ast.walk(node))
 
 
@@ -659,7 +659,7 @@ def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _assigned(node: ast.AST) -> Iterator[str]:
-    """The names that a loop or a pattern gives values."""
+    """Yield the names that a loop or a pattern assigns."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             yield each.id

@@ -1,4 +1,4 @@
-"""What the functions of Python and of the frameworks return in a simulated program."""
+"""The results of functions of Python and of the frameworks in a simulated program."""
 
 from __future__ import annotations
 
@@ -119,16 +119,16 @@ _SILENT = ("builtins.", "math.", "os.path.", "json.", "typing.", "functools.", "
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a launch gives one rank; None for what is not known.
+    """The launch of one rank; None for unknown values.
 
     Args:
         variables: the variables that the launch sets.
         role: `worker` or `server` of a job of Paddle; empty for any other.
         has_servers: whether the workers exchange their gradients with servers.
-        rank: of the job, and on its node; None stands for any rank.
+        rank: of the job, and on its node; None represents any rank.
         read: the text of a file that the program opens, by its path.
-        names: the entries of a folder by its path; None if it is not there.
-        is_closed: whether a variable that the launch does not set is taken as not set.
+        names: the entries of a folder by its path; None if it does not exist.
+        is_closed: whether a variable that the launch does not set counts as unset.
         is_several: whether a launcher is taken to start more than one rank.
     """
 
@@ -146,7 +146,7 @@ class World:
     is_several: bool = False
 
     def symbol(self, name: str) -> Any:
-        """The value of a name in `libraries.toml`."""
+        """Return the value of a name in `libraries.toml`."""
         if self.rank is None and name in ("rank", "local_rank", "is_first", "is_last_stage", "is_local_first"):
             return OF_RANK
         if name in ("is_first", "is_local_first"):
@@ -192,12 +192,14 @@ class Library:
         return found
 
     def builtin(self, name: str) -> Any:
-        """One of Python's own names."""
+        """Return one of Python's own names."""
         return External(f"builtins.{name}") if hasattr(builtins, name) else UNKNOWN
 
     @property
     def state(self) -> tuple[object, ...]:
-        """What decides, besides its arguments, what a function gives: seeds, and files that may have been written."""
+        """Return everything besides its arguments that a function's result depends on: seeds, and files that may have
+        been written.
+        """
         return (*((package, id(origin)) for package, origin in sorted(self._random.items())), len(self._written))
 
     # --- variables of the environment ----------------------------------------------------------------------------
@@ -216,7 +218,7 @@ class Library:
         self._is_line_changed = True
 
     def has_variable(self, run: Interpreter, name: Any) -> bool | None:
-        """Whether a variable is set; None if that is not known."""
+        """Return whether a variable is set; None if that is not known."""
         return True if isinstance(name, str) and self._variables.get(name, UNKNOWN) is not UNKNOWN else None
 
     def _variable(self, name: Any) -> Any:
@@ -229,7 +231,7 @@ class Library:
     # --- attributes and items ------------------------------------------------------------------------------------
 
     def attribute(self, run: Interpreter, owner: External, name: str) -> Any:
-        """An attribute of something of a library."""
+        """Return an attribute of something of a library."""
         full = f"{owner.name}.{name}"
         symbol = symbol_of("attributes", full)
         if symbol:
@@ -242,7 +244,7 @@ class Library:
         return External(full, owner.region, owner=owner) if len(full) < _MAX_NAME else mixed(owner)
 
     def item(self, run: Interpreter, owner: External, key: Any) -> Any:
-        """An item of something of a library."""
+        """Return an item of something of a library."""
         if owner.name == "os.environ":
             return self._variable(key)
         if owner.last == "shape":
@@ -254,7 +256,7 @@ class Library:
         return part_of(owner, key)
 
     def joined(self, path: External, other: Any) -> Any:
-        """`Path(...) / other`."""
+        """Return `Path(...) / other`."""
         made = External("pathlib.Path()", path.region)
         before, more = path.attributes.get("(path)", UNKNOWN), _path_of(other)
         texts = [open_texts.text_of(each) for each in (before, more)]
@@ -266,7 +268,7 @@ class Library:
     # --- decorators and fields -----------------------------------------------------------------------------------
 
     def decorated(self, run: Interpreter, function: Any, decorator: External) -> Any:
-        """A function under a decorator of a library."""
+        """Return a function under a decorator of a library."""
         if decorator.last.startswith("rank_zero_only"):
             self.is_asked = True
             return function if not self.world.rank else External("preflight.nothing")
@@ -275,7 +277,7 @@ class Library:
         return function
 
     def field_default(self, run: Interpreter, value: Any, node: ast.expr, frame: Frame) -> Any:
-        """The default of a field of a dataclass."""
+        """Return the default of a field of a dataclass."""
         if not isinstance(value, External) or not value.name.startswith("dataclasses.field("):
             return value
         if "default" in value.attributes:
@@ -286,7 +288,7 @@ class Library:
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def _is_of_launch(self, event: Event) -> bool:
-        """Whether a group is that of all ranks of the launch, so that their numbers are the same."""
+        """Return whether a group is that of all ranks of the launch, so that their numbers are the same."""
         rank, size = event.keywords.get("rank", UNKNOWN), event.keywords["world_size"]
         if isinstance(rank, Own):
             return rank.of_rank
@@ -303,7 +305,7 @@ class Library:
         *,
         is_open: bool = False,
     ) -> Any:
-        """What a call of something of a library returns."""
+        """Return the result of calling an object of a library."""
         name = function.name
         if name == "preflight.nothing":
             return None
@@ -404,7 +406,7 @@ class Library:
         node: ast.expr,
         frame: Frame,
     ) -> Unknown:
-        """Whether what a call returns differs between ranks."""
+        """Return whether what a call returns differs between ranks."""
         name, short = function.name, function.last
         # The device on which something lies does not decide what it is.
         named = (value for keyword, value in keywords.items() if keyword not in _PLACES)
@@ -572,7 +574,7 @@ class Library:
     def _call_builtins_exec(
         self, run: Interpreter, arguments: tuple[Any, ...], _: Any, node: ast.expr, frame: Frame
     ) -> Any:
-        """It may give the names of a module other values; functions, classes and modules it hardly replaces."""
+        """Handle `exec`: it may change the values of a module's names, but hardly functions, classes and modules."""
         names = frame.module.frame.names
         if frame.names is names or len(arguments) > 1:
             changed = [name for name, value in names.items() if not isinstance(value, _LASTING)]
@@ -710,7 +712,7 @@ class Library:
     _call_codecs_open = _call_io_open = _call_builtins_open
 
     def _text(self, source: Any) -> str | None:
-        """The text of a file; None if it is not known, or may have been written by the program itself."""
+        """Return the text of a file; None if it is not known, or may have been written by the program itself."""
         path = source.path if isinstance(source, OpenFile) else _path_of(source)
         if not isinstance(path, str) or self._written & {path, "*"}:
             return None
@@ -741,7 +743,7 @@ class Library:
     _call_glob_iglob = _call_glob_glob
 
     def _entries(self, folder: Any) -> list[str] | None:
-        """The entries of a folder; None if it is not there, or the program may change it."""
+        """Return the entries of a folder; None if it is not there, or the program may change it."""
         changed = "*" in self._written or any(
             isinstance(folder, str) and posixpath.dirname(each) == folder for each in self._written
         )
@@ -846,7 +848,7 @@ class Library:
         return (found, UNKNOWN) if name == "parse_known_args" else found
 
     def _words(self, run: Interpreter, given: Any) -> Sequence[str | None] | None:
-        """The words that a parser reads: those it is given, or those of the line; None if they are not known."""
+        """Return the words for a parser: its arguments, or those of the line; None if they are unknown."""
         words: Sequence[str | None] | None = self.world.arguments
         if words is None or (given is None and None in words):
             return words
@@ -865,7 +867,7 @@ class Library:
         node: ast.Call,
         frame: Frame,
     ) -> Any:
-        """What a parser of dataclasses returns: an object for each; UNKNOWN if it is not such a parser."""
+        """Return the result of a parser of dataclasses: an object for each; UNKNOWN if it is not such a parser."""
         owners = dataclass_parser.classes_of(function.owner)
 
         def default_of(value: Any) -> Any:
@@ -922,7 +924,7 @@ class Library:
         node: ast.expr,
         frame: Frame,
     ) -> Any:
-        """What a method of a known value returns."""
+        """Return the result of a method of a known value."""
         receiver, name = method.receiver, method.name
         if isinstance(receiver, ListValue) and name in _ADDING:
             is_same = name == "append" and bool(arguments) and (receiver.origin is None or receiver.item is not None)
@@ -1013,7 +1015,7 @@ _STARTS = names("group_starts")
 
 
 def _module_of(method: External) -> Instance | External | None:
-    """The module of torch, or layer of Paddle, that something is a method of; None for other methods."""
+    """Return the module of torch, or layer of Paddle, that something is a method of; None for other methods."""
     if method.of is not None:
         return method.of
     owner = method.owner
@@ -1021,7 +1023,7 @@ def _module_of(method: External) -> Instance | External | None:
 
 
 def _yaml(text: str) -> Any:
-    """Raises ValueError for what is not YAML."""
+    """Parse YAML. Raises ValueError for invalid text."""
     import yaml
 
     try:
@@ -1031,7 +1033,7 @@ def _yaml(text: str) -> Any:
 
 
 def _changed_set(items: list[Any], how: str, arguments: Sequence[Any]) -> list[Any]:
-    """The items of a set after a method. Raises NotKnown, TypeError or AttributeError if they are not known."""
+    """Return the items of a set after a method. Raises NotKnown, TypeError or AttributeError if they are not known."""
     changed = set(map(native, items))
     getattr(changed, how)(*map(native, arguments))
     return list(changed)
@@ -1051,7 +1053,7 @@ def _dictionary(arguments: Sequence[Any], keywords: Mapping[str, Any], region: o
 
 
 def _with_attributes(value: Any) -> Any:
-    """A dictionary whose keys, and those of the ones in it, are its attributes."""
+    """Return a dictionary whose keys, and those of the ones in it, are its attributes."""
     if isinstance(value, DictValue):
         value.has_attributes = True
         # It may give keys that are not there.
@@ -1065,7 +1067,7 @@ def _with_attributes(value: Any) -> Any:
 
 
 def _shallow(value: Any, region: object) -> Any:
-    """A copy that shares its items."""
+    """Return a copy that shares its items."""
     if isinstance(value, DictValue):
         return replace(value, items=dict(value.items) if value.items is not None else None, region=region)
     if isinstance(value, ListValue):
@@ -1074,7 +1076,7 @@ def _shallow(value: Any, region: object) -> Any:
 
 
 def _copied(value: Any, region: object, made: dict[int, Any]) -> Any:
-    """A copy of a value and of what is in it; what it contains twice, the copy contains twice."""
+    """Return a copy of a value and of what is in it; what it contains twice, the copy contains twice."""
     if id(value) in made or not isinstance(value, (DictValue, ListValue, Instance)):
         return made.get(id(value), value)
     copy = made[id(value)] = _shallow(value, region)
@@ -1100,7 +1102,7 @@ def _kind(value: Any) -> str:
 
 
 def _is_of(value: Any, kind: Any) -> bool | None:
-    """Whether a value is of a class; None if that is not known."""
+    """Return whether a value is of a class; None if that is not known."""
     if isinstance(value, (ClassValue, FunctionValue)) and getattr(kind, "name", "") in PLAIN_TYPES | _SEQUENCES:
         return False
     if isinstance(kind, External) and kind.name in _SEQUENCES and isinstance(value, _DATA):

@@ -1,6 +1,6 @@
-"""Texts of which only parts are known, such as a path below a folder that an option names: `{args.out}/last.pt`.
+"""Partly known texts, such as a path below a folder that an option sets: `{args.out}/last.pt`.
 
-A part that is not known is shown in braces, by the expression that gives it. Equal texts mean equal values.
+An unknown part is shown in braces, as the expression for it. Equal texts mean equal values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_TEXT = 300
 
 
 def open_text(text: str, *parts: Any) -> Unknown:
-    """The value for a text of parts that are not all known; what differs between ranks has none."""
+    """Return the value for a text of parts that are not all known; what differs between ranks has none."""
     origin = mixed(*parts)
     if isinstance(origin, Own) or not text or len(text) > _MAX_TEXT:
         return origin
@@ -27,12 +27,7 @@ def open_text(text: str, *parts: Any) -> Unknown:
 
 
 def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None = None) -> str:
-    """What a value is as a part of a text; empty if it may differ between ranks, or is not the same for long.
-
-    Args:
-        node: the expression that gives it.
-        function: the one in which that stands; None outside of all, and where the name of a variable says nothing.
-    """
+    """Return a value as a part of a text; empty if it may differ between ranks, or does not stay the same for long."""
     if isinstance(value, (str, int, float)):
         return str(value)
     if not isinstance(value, (Unknown, External)) or isinstance(mixed(value), Own):
@@ -52,18 +47,18 @@ def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None =
 
 
 def function_of(frame: Frame) -> ast.AST | None:
-    """The function whose names a frame has."""
+    """Return the function whose names a frame has."""
     return frame.function.node if frame.function is not None else None
 
 
 def joined(values: Sequence[Any], nodes: Sequence[ast.expr], frame: Frame) -> Unknown:
-    """`os.path.join` of values of which some are not known."""
+    """Return `os.path.join` of values, some of which are unknown."""
     texts = _texts(values, nodes, frame)
     return open_text(posixpath.join(*texts) if texts and all(texts) else "", *values)
 
 
 def added(values: Sequence[Any], nodes: Sequence[ast.expr], frame: Frame) -> Unknown:
-    """Texts one after the other."""
+    """Concatenate texts."""
     texts = _texts(values, nodes, frame)
     is_known = all(text or value == "" for text, value in zip(texts, values, strict=False))
     return open_text("".join(texts) if is_known else "", *values)
@@ -81,7 +76,7 @@ def _braced(written: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def assigned(function: ast.AST) -> Mapping[str, list[ast.expr | None]]:
-    """What a function assigns to each of its names, each time; None for what is not an assignment of one value."""
+    """Return the values that a function assigns to each of its names, in order; None for other assignments."""
     values = {
         id(node.targets[0]): node.value
         for node in ast.walk(function)

@@ -1,7 +1,7 @@
-"""The numbers that processes of one script take as their own: their rank, or their place among servers or workers.
+"""The numbers that processes of one script use as their own: their rank, or their place among servers or workers.
 
-One script gives all processes that it starts the same variables, but for those it sets for each. So a variable that it
-does not set for them gives all of them the same number.
+One script passes the same variables to all processes that it starts, except for those it sets for each. So a variable
+that it does not set per process gives all of them the same number.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MAX_PROCESSES = 8
 
 
 def processes(launches: Sequence[Launch]) -> Iterator[Launch]:
-    """The launches of processes that one script starts at the same time as others of a program."""
+    """Yield the launches of processes that one script starts at the same time as others of a program."""
     found: dict[tuple[str, str], list[Launch]] = {}
     for launch in launches:
         is_followed = (_HERE | _ELSEWHERE).issuperset(launch.wrappers) and not launch.condition
@@ -40,12 +40,12 @@ def processes(launches: Sequence[Launch]) -> Iterator[Launch]:
 
 
 class Taken(NamedTuple):
-    """The number, or the endpoint, that a process takes.
+    """The number, or the endpoint, that a process uses.
 
     Args:
-        group: what shows in which group, or role, it has that number.
+        group: identifies the group, or role, of that number.
         node: the argument.
-        not_set: the variables of ranks and nodes that are not set, and for which the program has a default.
+        not_set: the variables of ranks and nodes that are not set, and that have a default in the program.
     """
 
     number: str
@@ -56,12 +56,7 @@ class Taken(NamedTuple):
 
 
 def taken(run: Run, launch: Launch, variables: Mapping[str, str]) -> Taken | None:
-    """What a process certainly takes in a group of several.
-
-    Args:
-        run: where only those variables are set that the script of the launch sets.
-        variables: those which it sets.
-    """
+    """Return the number that a process certainly takes in a group of several; None if unknown."""
     names = tuple(dict.fromkeys(name for name in run.not_set if OF_RANK_NAMES.search(name)))
     is_here = _HERE.issuperset(launch.wrappers)
     for event in run.events if run.is_complete else ():
@@ -82,7 +77,7 @@ def taken(run: Run, launch: Launch, variables: Mapping[str, str]) -> Taken | Non
 
 
 def _value(event: Event, given: Sequence[Any] | None) -> object:
-    """The value of an argument, given by its keyword and position."""
+    """Return the value of an argument, given by its keyword and position."""
     if given is None:
         return None
     keyword, position = given

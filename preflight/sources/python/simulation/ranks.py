@@ -114,12 +114,12 @@ class Files:
 
 
 def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Job:
-    """The job with what its programs certainly do, which replaces what their text shows less well.
+    """Return the job with what its programs certainly do, which replaces what their text shows less well.
 
     Args:
         derived: the job with the numbers of its ranks.
     """
-    launches = job.launches or tuple(_unlaunched(job))
+    launches = job.launches or tuple(_launch_stand_ins(job))
     runs = runs_of(derived, launches, files_of)
     by_id = {launch.id: launch for launch in job.launches}
     own = {
@@ -137,7 +137,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         claim
         for launch in launches
         if launch.id in runs
-        for claim in _of_launch(known, launch, runs[launch.id], files_of(launch))
+        for claim in _launch_claims(known, launch, runs[launch.id], files_of(launch))
     ]
     new += _numbers(derived, launches, files_of)
     new += _roles(derived, launches, files_of)
@@ -150,7 +150,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
 
 
 def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
-    """Whether a claim rests on a part of its program that no rank comes to."""
+    """Return whether a claim rests on a part of its program that no rank reaches."""
     of_launch = runs.get(claim.scope.launch, ())
     parts = of_launch[-1].not_reached if of_launch else ()
     return any(
@@ -160,15 +160,15 @@ def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
     )
 
 
-def _unlaunched(job: Job) -> Iterator[Launch]:
-    """A stand-in for the launch of a script that no file starts; its line and its ranks are not known."""
+def _launch_stand_ins(job: Job) -> Iterator[Launch]:
+    """Yield a stand-in for the launch of a script that no file starts; its line and its ranks are unknown."""
     for file in job.files[:1]:
         if file.path.endswith(".py") and any(claim.quantity in _OF_SEVERAL_RANKS for claim in job.claims):
             yield Launch("", "", Span(file.path, 1, 1, 1, 1), program=file.path)
 
 
 def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
-    """What a few ranks of each launch do, by the launch; nothing for a program that is one too many."""
+    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limit."""
     wanted = resolution.places_of(job.claims)
     made: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
@@ -188,14 +188,14 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
 
 
 def _line_of(job: Job, launch: Launch) -> tuple[object, ...]:
-    """What two launches of one program have in common, apart from their variables."""
+    """Return the common part of two launches of one program, without their variables."""
     return launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at
 
 
 def _given_to_each(job: Job, launches: Sequence[Launch]) -> dict[str, dict[str, str]]:
-    """The variables that each launch certainly gets, by the launch.
+    """Return the variables that each launch certainly sets, by launch.
 
-    Of more than a few launches that differ only in them, those count that all of them get with one value.
+    If more than a few launches differ only in variables, only those with one value in all of them count.
     """
     found: dict[str, dict[str, str]] = {}
     same: dict[tuple[object, ...], list[dict[str, str]]] = {}
@@ -213,7 +213,7 @@ def _given_to_each(job: Job, launches: Sequence[Launch]) -> dict[str, dict[str, 
 
 
 def _variables(job: Job, launch: Launch) -> dict[str, str]:
-    """The variables that a launch certainly gets."""
+    """Return the variables that a launch certainly gets."""
     return {
         claim.quantity.removeprefix("env."): str(claim.value.value)
         for claim in job.environment(launch.scope)
@@ -222,7 +222,7 @@ def _variables(job: Job, launch: Launch) -> dict[str, str]:
 
 
 def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
-    """The numbers that processes of one script take as their own."""
+    """Yield the numbers that processes of one script take as their own."""
     for launch in process_numbers.processes(launches):
         files = files_of(launch)
         script = files.tree.read(launch.program)
@@ -240,7 +240,7 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
 
 
 def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
-    """What each process of a Fluid job passes to its transpiler, where no variable or option gives it."""
+    """Yield the role that each process of a Fluid job passes to its transpiler, if no variable or option sets it."""
     started = [each for each in launches if each.launcher == "python" and each.program and not each.condition]
     for launch in started[:_MAX_PROGRAMS]:
         files = files_of(launch)
@@ -267,7 +267,7 @@ def _runs(
     files: Files,
     wanted: Mapping[str, Collection[ExpressionPlace]],
 ) -> list[Run]:
-    """What the program of a launch does on a few ranks, and last on any rank."""
+    """Return runs of a launch's program on a few ranks, and last on any rank."""
     of_any, singles = _worlds(job, launch, given)
 
     def places_in(file: SourceFile) -> Collection[ExpressionPlace]:
@@ -285,8 +285,8 @@ def _runs(
     return [found] if is_same else [*map(follow, singles(found.named_ranks)), found]
 
 
-def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """What the runs of a launch show that no text does."""
+def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
+    """Yield claims that only the runs of a launch show."""
     tree = files.tree
     script = tree.read(launch.program)
     if not isinstance(script, SourceFile):
@@ -295,7 +295,7 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
         return
     yield from _partings(job, launch, runs)
-    yield from _undivided(job, launch, runs[-1])
+    yield from _undivided_claims(job, launch, runs[-1])
     for event in runs[-1].events:
         if divides_twice(event):
             claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
@@ -303,22 +303,22 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     yield from _written_on_each_node(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
-    yield from _spawned(job, launch, runs[-1])
+    yield from _spawned_launches(job, launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
     for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
         feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
         step = _claim("script_feature", "wrapper_unused", stepped.file, stepped.node, launch)
         yield replace(feature, because=(step,))
-    yield from _of_parser(launch, runs[-1])
+    yield from _parser_claims(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
         because = replace(because, value=Known(True), condition=_UNSURE if divided.doubt > 1 else "")
         early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
         yield replace(early, because=(because,))
-    yield from _unfrozen(launch, runs[-1])
+    yield from _unfrozen_claims(launch, runs[-1])
     if not launch.launcher:
         if runs[-1].is_complete:
-            yield from _of_functions(job, launch, runs, files)
+            yield from _function_claims(job, launch, runs, files)
         return
     failure = next((each.failure for each in runs if each.failure is not None), None)
     if failure is not None and _is_given(failure, script, tree):
@@ -328,9 +328,9 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
         why = f"{launch.program} cannot be followed to its end"
         yield _not_followed(script, launch, why)
         yield replace(_claim("program_followed", "", script, _start(script), launch), value=Unresolved(why))
-        yield from _of_one_branch(runs[-1], why, launch)
+        yield from _branch_claims(runs[-1], why, launch)
         if failure is not None:
-            yield from _of_calls(job, launch, runs)
+            yield from _call_claims(job, launch, runs)
         return
     if any(each.is_wrapped for each in runs):
         yield _claim("program_followed", launch.program, script, _start(script), launch)
@@ -338,16 +338,16 @@ def _of_launch(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> I
     if True in checks:
         yield _claim("program_outcome", "", script, _start(script), launch)
     elif checks:
-        yield _not_followed(script, launch, f"the checks of {launch.program} need values that no file shows")
+        yield _not_followed(script, launch, f"the checks of {launch.program} need values that no file states")
     if any("RANK" in each.variables for each in runs):
         setter = _claim("rank_setter", "", script, _start(script), launch)
         yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
-    yield from _of_functions(job, launch, runs, files)
-    yield from _of_lone_rank(job, launch, runs)
+    yield from _function_claims(job, launch, runs, files)
+    yield from _lone_rank_claims(job, launch, runs)
 
 
 def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
-    """The first question for the rank or the number of ranks that comes before the call that joins them."""
+    """Yield the first question for the rank or the number of ranks that comes before the call that joins them."""
     started = next((event for event in found.events if last(event.name) in _STARTS), None)
     if started is None or started.doubt > 1:
         return
@@ -360,19 +360,20 @@ def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
             return
 
 
-def _spawned(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
-    """The processes that each process of the launch starts, where the text of the script does not show them."""
+def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
+    """Yield the processes that each process of the launch starts, where the text of the script does not show them."""
     is_shown = bool(job.about("spawned_processes", launch.scope))
     for event in found.events:
         if event.name in _SPAWNS and not event.doubt:
             count = event.keywords.get("nprocs", event.arguments[2] if len(event.arguments) > 2 else None)
-            value = Known(count) if type(count) is int else Unresolved("its number of processes is known when it runs")
+            unknown = Unresolved("its number of processes is known only at run time")
+            value = Known(count) if type(count) is int else unknown
             if isinstance(value, Known) or not is_shown:
                 yield replace(_claim("spawned_processes", "", event.file, event.node, launch), value=value)
 
 
 def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Gradients of which a program that is followed to its end exchanges none."""
+    """Yield gradients that a completely evaluated program never exchanges."""
     apart = trained_apart(found.events) if found.is_complete and not found.failure else None
     modules = {event.file.path: event.file.text for event in found.events}
     # A wrapper that a variable names is not seen as one.
@@ -382,8 +383,8 @@ def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
         yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
 
 
-def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Parameters that are put back into training, and the wrapping that has missed them."""
+def _unfrozen_claims(launch: Launch, found: Run) -> Iterator[Claim]:
+    """Yield parameters that are put back into training, and the wrapping that has missed them."""
     wraps = [at for at, event in enumerate(found.events) if event.name.endswith(WRAPPERS)]
     for switch, before, missed in unfrozen(found.switches, wraps):
         claim = _claim("parameters_unfrozen", switch.part, switch.file, switch.node, launch)
@@ -397,8 +398,8 @@ def _unfrozen(launch: Launch, found: Run) -> Iterator[Claim]:
         yield claim
 
 
-def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """The settings of calls."""
+def _call_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield the settings of calls."""
 
     def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
         claim = replace(_claim(quantity, "", at.file, at.node, launch), value=value)
@@ -410,17 +411,17 @@ def _of_calls(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     return call_settings.claims(runs, list(modules.values()), stated, new)
 
 
-def _of_functions(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """What the functions of modules show that a program calls, and the calls that it comes to."""
-    shown = list(_of_modules(job, launch, runs, files))
-    calls = list(_of_calls(replace(job, claims=(*job.claims, *shown)), launch, runs))
+def _function_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
+    """Yield claims from the functions of modules that a program calls, and from the calls that it reaches."""
+    shown = list(_module_claims(job, launch, runs, files))
+    calls = list(_call_claims(replace(job, claims=(*job.claims, *shown)), launch, runs))
     better = {call_settings.place_of(claim.quantity, claim.span) for claim in calls}
     yield from (claim for claim in shown if call_settings.place_of(claim.quantity, claim.span) not in better)
     yield from calls
 
 
-def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """What the text of modules shows of the functions that a program certainly calls."""
+def _module_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
+    """Yield claims from the source of functions that a program certainly calls."""
     entered: dict[str, set[tuple[int, int]]] = {}
     for path, first, end in runs[-1].entered:
         if path != launch.program:
@@ -443,7 +444,7 @@ def _of_modules(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> 
 
 
 def _is_of_own(claim: Claim, own: Collection[tuple[str, int, int]]) -> bool:
-    """Whether a claim is about a call that gets what each rank has for itself, though it is about what all share."""
+    """Return whether a claim is about a call with a rank's own values, although the claim is about shared ones."""
     return claim.quantity in _OF_ALL and (claim.span.path, claim.span.line, claim.span.column) in own
 
 
@@ -452,13 +453,13 @@ def _event_place(event: Event) -> tuple[str, int, int]:
 
 
 def _gets_own(event: Event) -> bool:
-    """Whether a call gets something that each rank has for itself, apart from what it saves."""
+    """Return whether a call has an argument that each rank has for itself, apart from the object that it saves."""
     given = event.arguments[1:] if last(event.name) == "save" else event.arguments
     return isinstance(mixed(event.function, *given, *event.keywords.values()), Own)
 
 
 def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int]:
-    """The lines of some functions, without those of functions in them."""
+    """Return the lines of some functions, without those of functions in them."""
     found: set[int] = set()
     # Inner functions come after those around them.
     for node in ast.walk(parsed.tree):
@@ -469,8 +470,8 @@ def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int
     return found
 
 
-def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """The collective that some ranks do not come to: what the text of the script shows of it becomes certain."""
+def _lone_rank_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield the collective that some ranks do not reach: claims of the script's source about it become certain."""
     for other in [each for each in runs[1:] if each.role == runs[0].role and not each.is_of_any]:
         gathers = {claim.span for claim in job.about("guarded_gather")}
         event = alone(runs[0], other) or alone(runs[0], other, {(at.path, at.line, at.column) for at in gathers})
@@ -479,12 +480,14 @@ def _of_lone_rank(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Cla
             yield replace(shown, value=Known(True))
             return
         if event is not None and not _is_known(job, launch, *{file.path for file, _ in event.calls}):
-            yield _of_guard(event, next(iter(_deciding(event, runs[0], other)), None), launch)
+            yield _guard_claim(event, next(iter(_deciding(event, runs[0], other)), None), launch)
             return
 
 
-def _of_one_branch(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
-    """The collectives that some ranks may make alone in a program that is not followed to where the others may join."""
+def _branch_claims(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
+    """Yield the collectives that some ranks may make alone in a program that is not followed to where the others may
+    join.
+    """
     branches = [each for each in run.divergences if each.kind == "if" and each.of_rank]
     for each in branches:
         if sum(_is_same_collective(each.event, other.event) for other in branches) == 1:
@@ -497,15 +500,15 @@ def _is_same_collective(one: Event, other: Event) -> bool:
 
 
 def _deciding(event: Event, *runs: Run) -> Iterator[Guard]:
-    """The conditions around a call that hold on one of some ranks only."""
+    """Yield the conditions around a call that hold on only one of some ranks."""
     for guard in event.guards:
         place = (guard.file.path, guard.test.lineno, guard.test.col_offset)
         if len({run.outcomes.get(place) for run in runs}) > 1:
             yield guard
 
 
-def _of_guard(event: Event, guard: Guard | None, launch: Launch) -> Claim:
-    """The claim that a rank makes a collective alone, at the call under the condition that lets it come to it."""
+def _guard_claim(event: Event, guard: Guard | None, launch: Launch) -> Claim:
+    """Return the claim that a rank makes a collective alone, at the call under the condition that allows it."""
     if guard is None:
         return _claim("script_feature", ALONE, event.file, event.node, launch)
     file, call = event.calls[min(guard.depth, len(event.calls) - 1)]
@@ -513,8 +516,8 @@ def _of_guard(event: Event, guard: Guard | None, launch: Launch) -> Claim:
     return replace(_claim("script_feature", ALONE, file, call, launch), because=(because,))
 
 
-def _of_parser(launch: Launch, run: Run) -> Iterator[Claim]:
-    """What the only parser of a program takes."""
+def _parser_claims(launch: Launch, run: Run) -> Iterator[Claim]:
+    """Yield the options of the only parser of a program."""
     parser = run.parsers[0] if len(run.parsers) == 1 else None
     if parser is not None and parser.options:
         strict = _claim("strict_arguments", "", parser.file, parser.node, launch)
@@ -527,7 +530,7 @@ def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
 
 
 def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """The collectives that some ranks may not come to, each place once."""
+    """Yield the collectives that some ranks may not reach, each place once."""
     seen: set[tuple[str, int, int]] = set()
     for each in next((each for each in runs if each.is_of_any), runs[0]).divergences:
         place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
@@ -556,14 +559,14 @@ def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
 
 
 def _branches(parsed: Parsed | None, test: ast.expr) -> frozenset[ast.AST]:
-    """The nodes of the `if` statement with this condition."""
+    """Return the nodes of the `if` statement with this condition."""
     nodes = ast.walk(parsed.tree) if parsed is not None else ()
     found = next((node for node in nodes if isinstance(node, ast.If) and node.test is test), None)
     return frozenset(ast.walk(found)) if found is not None else frozenset()
 
 
-def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
-    """The data that every rank reads whole, where the text of the script does not show them."""
+def _undivided_claims(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
+    """Yield the data that every rank reads whole, where the text of the script does not show them."""
     known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
     for event, method in run.undivided:
         file, spelling = event.file, ""
@@ -589,7 +592,7 @@ def _undivided(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
 
 
 def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """What the first rank of every node, and no other one, saves under one path."""
+    """Yield files that the first rank on every node, and no other rank, saves under one path."""
     known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
     singles = {run.place: [e for e in run.events if e.name in _SAVES] for run in runs if not run.is_of_any}
     firsts = [events for (rank, local), events in singles.items() if local == 0 and rank]
@@ -612,7 +615,7 @@ def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iter
 
 
 def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """What ranks read of rank 0 that is not on their node, or not there yet."""
+    """Yield files of rank 0 that ranks read although they are not on their node, or not there yet."""
     known = {claim.span.path for claim in job.about("local_checkpoint_read", launch.scope)}
     for each in exchanged_files.not_there(runs):
         if each.read.file.path not in known:
@@ -634,13 +637,13 @@ def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[
 
 
 def _saved_to(event: Event) -> str | None:
-    """The path that something is saved to, if it is known."""
+    """Return the path that something is saved to, if it is known."""
     given = (*event.arguments[1:2], event.keywords.get("f"), event.keywords.get("path"))
     return next((each for each in given if isinstance(each, str)), None)
 
 
 def _is_known(job: Job, launch: Launch, *paths: str) -> bool:
-    """Whether a collective in one of these files that some ranks do not come to is seen in their text already."""
+    """Return whether the source of one of these files already shows a collective that some ranks do not reach."""
     claims = [claim for claim in job.about("script_feature", launch.scope) if _OF_ONE_RANK & set(texts(claim.value))]
     claims += [claim for quantity in _WAITING for claim in job.about(quantity, launch.scope)]
     return any(claim.span.path in paths for claim in claims)
@@ -652,9 +655,9 @@ def _start(script: SourceFile) -> ast.AST:
 
 
 def _outcome(failure: Failure, launch: Launch) -> Claim:
-    """The claim that a program stops."""
+    """Return the claim that a program stops."""
     if failure.is_parser:
-        shown = f"refuses this line: {failure.shown}"
+        shown = f"rejects this line: {failure.shown}"
     else:
         spelling = Positions(failure.file.path, failure.file.text).text(failure.node)
         shown = f"stops at its own check `{spelling}`: with this line, {failure.shown}"
@@ -663,7 +666,7 @@ def _outcome(failure: Failure, launch: Launch) -> Claim:
 
 
 def _is_given(failure: Failure, script: SourceFile, tree: Tree) -> bool:
-    """Whether a failure is due to what the launch gives, and not to the program, or to how it was read."""
+    """Return whether a failure is due to the launch, and not to the program or to how it was read."""
     blind = run(script, World(), tree).failure
     return blind is None or _place(blind) != _place(failure)
 
@@ -758,7 +761,7 @@ class _Modules:
         self._size = 0
 
     def parsed(self, file: SourceFile) -> Parsed | None:
-        """The statements of a module; None if it cannot be parsed."""
+        """Return the statements of a module; None if it cannot be parsed."""
         if file.text not in self._parsed:
             if self._size > _MAX_PARSED:
                 self._parsed, self._size = {}, 0
@@ -792,7 +795,9 @@ def _world_size(job: Job, launch: Launch) -> int | None:
 def _worlds(
     job: Job, launch: Launch, given: Mapping[str, str]
 ) -> tuple[World, Callable[[Collection[int]], list[World]]]:
-    """What the launch gives any rank, and the ranks that are run by themselves: also those which the program names."""
+    """Return the world of any rank of the launch, and the ranks that are run separately, including those in the
+    program.
+    """
     world, local = _world_size(job, launch), _count(job, "processes_per_node", launch)
     names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
     has_servers = job.value("ps_mode", launch.scope) == Known(True)
@@ -834,7 +839,7 @@ def _worlds(
 
 
 def _words(job: Job, launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
-    """The words that the program gets; None if they are not known."""
+    """Return the words of the program's command line; None if they are unknown."""
     if launch.span.path == launch.program:
         # A launch in the program itself says nothing of the line that the program is started with.
         return _plain_words(job, launch.program)
@@ -846,14 +851,14 @@ def _words(job: Job, launch: Launch, local_rank: str) -> tuple[str | None, ...] 
 
 
 def _plain_words(job: Job, program: str) -> tuple[str | None, ...] | None:
-    """The words of the only plain line that starts a program; None if there is none, or several differ."""
+    """Return the words of the only plain line that starts a program; None if there is none, or several differ."""
     places = {claim.span for claim in job.about("plain_program") if claim.value == Known(program)}
     lines = {items(claim.value) for claim in job.about("plain_arguments") if claim.span in places}
     return tuple(word or None for word in next(iter(lines))) if len(lines) == 1 else None
 
 
 def _differ(job: Job, launch: Launch) -> bool:
-    """Whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
+    """Return whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
     others = [each for each in job.launches if each.program == launch.program]
     return len({_count(job, "processes_per_node", each) for each in others}) > 1 and bool(
         job.setting("node_rank", launch.scope)
@@ -866,10 +871,10 @@ def _count(job: Job, quantity: str, launch: Launch) -> int | None:
 
 
 def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()) -> Event | None:
-    """A collective that one of two ranks calls and the other does not, in whatever part of the program.
+    """Return a collective that one of two ranks calls and the other does not, in any part of the program.
 
     Args:
-        gathers: the places of further calls in which a rank waits for the others.
+        gathers: the places of further calls where a rank waits for the others.
     """
     if not (first.is_complete and other.is_complete):
         return None
@@ -916,13 +921,13 @@ def _place_of(event: Event) -> tuple[str, int, int]:
 
 
 def _ranks_given(event: Event) -> tuple[int, ...]:
-    """The numbers, maybe of ranks, that a function of a library gets which is called to do something."""
+    """Return the numbers, possibly of ranks, that are passed to a library's function."""
     given = (*event.arguments, *event.keywords.values()) if event.name and event.is_statement else ()
     return tuple(each for each in given if isinstance(each, int))
 
 
 def _is_of_one(runs: Sequence[Run], event: Event, inside: Collection[ast.AST]) -> bool:
-    """Whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones.
+    """Return whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones.
 
     Args:
         inside: the nodes of the statement around the call that only one of them may come to.
@@ -944,7 +949,7 @@ def _is_of_one(runs: Sequence[Run], event: Event, inside: Collection[ast.AST]) -
 
 
 def _may_wait(event: Event) -> bool:
-    """Whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
+    """Return whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
     function = event.node.func
     is_of_data = not event.name and isinstance(function, ast.Attribute) and function.attr in _METHODS_OF_DATA
     return event.waits or not (is_of_data or imports.is_foreign(event.name))

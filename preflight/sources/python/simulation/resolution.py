@@ -1,4 +1,4 @@
-"""What runs of a program show of claims about it: values that it computes, and branches that it takes."""
+"""Resolves claims of a program by its runs: values that it computes, and branches that it takes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from preflight.sources.python.simulation.values import NotKnown, native
 
 
 def places_of(claims: Iterable[Claim]) -> dict[str, set[ExpressionPlace]]:
-    """The places whose values claims need, by their files."""
+    """Return the places whose values claims need, by their files."""
     found: dict[str, set[ExpressionPlace]] = {}
     for claim in claims:
         if isinstance(claim.value, Computed):
@@ -28,7 +28,9 @@ def places_of(claims: Iterable[Claim]) -> dict[str, set[ExpressionPlace]]:
 def resolved(
     claims: Iterable[Claim], launches: Mapping[str, Launch], runs: Mapping[str, Sequence[Run]]
 ) -> Iterator[Claim]:
-    """The claims with the values that the runs of their launches show, without those of branches that none takes."""
+    """Yield the claims with the values that the runs of their launches show, without those of branches that none
+    takes.
+    """
     for claim in claims:
         launch = claim.scope.launch
         complete = [run for run in runs.get(launch, ()) if run.is_complete and run.is_of_any]
@@ -51,7 +53,7 @@ def resolved(
 
 
 def _entries(claim: Claim, runs: Collection[Run]) -> Iterator[Claim]:
-    """The entries of a setting that is a dictionary when the program comes to it."""
+    """Yield the entries of a dictionary setting when the program reaches it."""
     if not claim.quantity.startswith(SETTING_PREFIX) or not isinstance(claim.value, Computed):
         return
     found = [each for run in runs for each in run.values.get(claim.value.at, ())]
@@ -68,7 +70,7 @@ def _entries(claim: Claim, runs: Collection[Run]) -> Iterator[Claim]:
 
 
 def is_on_line(value: Value, launch: Launch) -> bool:
-    """Whether the launch line gives a value, or a part of a text."""
+    """Return whether the launch line gives a value, or a part of a text."""
     shown = str(value.value) if isinstance(value, Known) else ""
     words = [word.rpartition("=")[2] for word in launch.arguments if word is not None]
     is_text = isinstance(value, Known) and isinstance(value.value, str)
@@ -76,7 +78,7 @@ def is_on_line(value: Value, launch: Launch) -> bool:
 
 
 def _value(value: Computed, runs: Collection[Run]) -> Value:
-    """The only value that the runs come to; the same value without its place where they come to none or several."""
+    """Return the only value that the runs reach; the claim's value without its place if they reach none or several."""
     found = [each for run in runs for each in run.values.get(value.at, ())]
     try:
         known = [_plain(native(each)) for each in found]
@@ -88,7 +90,7 @@ def _value(value: Computed, runs: Collection[Run]) -> Value:
 
 
 def _plain(value: Any) -> Plain:
-    """Raises NotKnown for what is not a plain value or a list of them."""
+    """Return a plain value or a list of plain values. Raises NotKnown for any other."""
     if isinstance(value, (list, tuple)):
         if any(isinstance(item, (list, tuple, dict, set)) for item in value):
             raise NotKnown
@@ -100,7 +102,7 @@ def _plain(value: Any) -> Plain:
 
 
 def _is_taken(branches: Sequence[Branch], runs: Sequence[Run]) -> bool | None:
-    """Whether the runs take all of some branches; None if that is not known."""
+    """Return whether the runs take all of some branches; None if that is not known."""
     taken: list[bool | None] = []
     for branch in branches:
         place = (branch.path, branch.line, branch.column)

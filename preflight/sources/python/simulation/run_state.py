@@ -53,7 +53,7 @@ ExpressionPlace: TypeAlias = tuple[str, int, int, int, int]
 
 
 class Guard(NamedTuple):
-    """A condition that was known when the program came to it, in a function that so many calls led to."""
+    """A condition that was known when the program reached it, in a function at this depth of calls."""
 
     file: SourceFile
     test: ast.expr
@@ -63,20 +63,20 @@ class Guard(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A call of something that is not the user's own.
+    """A call of a function that is not the user's own.
 
     Args:
-        name: the dotted name of what is called; empty if it is not known.
-        calls: the calls through which the program came to it, itself last, each with its file.
-        doubt: 0 where the program certainly comes to it, 1 in a loop, or after it may have ended, 2 under a condition
-            that is not known.
+        name: the dotted name of the function; empty if unknown.
+        calls: the calls that led the program to it, itself last, each with its file.
+        doubt: 0 if the program certainly reaches it, 1 in a loop, or after it may have ended, 2 under an unknown
+            condition.
         guards: the known conditions around it, outermost first.
-        depth: how many conditions around it are not known.
+        depth: the number of unknown conditions around it.
         waits: whether a rank waits for the others in it.
-        is_layer: whether it is a layer for whose gradients the ranks wait, as no search for unused ones is made.
-        is_statement: whether nothing takes what it returns.
-        function: what is called, if it is of a library.
-        within: the function of the user's own in which the call stands.
+        is_layer: whether it is a layer whose gradients the ranks wait for, as no search for unused ones is made.
+        is_statement: whether its result is unused.
+        function: the called object, if it is of a library.
+        within: the user's own function that contains the call.
     """
 
     name: str
@@ -96,33 +96,33 @@ class Event(NamedTuple):
 
     @property
     def path(self) -> tuple[tuple[str, int, int], ...]:
-        """The places of its calls."""
+        """Return the places of its calls."""
         return tuple((file.path, node.lineno, node.col_offset) for file, node in self.calls)
 
 
 class Run(NamedTuple):
-    """What one process of a job does.
+    """The run of one process of a job.
 
     Args:
         is_complete: whether the run was followed to its end.
-        role: `worker` or `server`; empty where there are no servers.
-        is_of_any: whether it stands for any rank: what is known in it holds for all of them.
+        role: `worker` or `server`; empty if there are no servers.
+        is_of_any: whether it represents any rank: known values hold for all of them.
         checks: whether checks of the program, each of which may end it, were decided.
         variables: the variables that it sets.
-        values: what expressions at some places gave, each time.
-        outcomes: what conditions were, by file, line and column; None where that is not known.
-        rounds: how many items loops had, by file, line and column; -1 where that is not known.
-        divergences: the collectives that some ranks may not come to.
-        is_wrapped: whether it has come to what makes ranks exchange their gradients.
+        values: the values of expressions at some places, each time.
+        outcomes: the outcomes of conditions, by file, line and column; None if unknown.
+        rounds: the numbers of items of loops, by file, line and column; -1 if unknown.
+        divergences: the collectives that some ranks may not reach.
+        is_wrapped: whether it has reached a call that makes ranks exchange their gradients.
         named_ranks: the ranks that it compares its own with.
-        asks_for_rank: whether what it does may depend on its rank.
+        asks_for_rank: whether its behaviour may depend on its rank.
         parsers: the calls that parse a line.
         entered: the functions that it certainly calls, by file, first and last line.
-        not_reached: the parts of its modules that it never comes to.
-        not_set: the variables that are not set, and for which it has a default.
-        switches: what takes parameters out of training, and puts them back.
-        place: the number of the rank, and that on its node; None for any rank, and where that is not known.
-        undivided: the loaders of data of which no rank takes a part, with the method that reads a stream.
+        not_reached: the parts of its modules that it never reaches.
+        not_set: unset variables that have a default in the program.
+        switches: assignments that take parameters out of training or put them back.
+        place: the rank, and the local rank; None for any rank, or if unknown.
+        undivided: the loaders of undivided data, with the method that reads a stream.
     """
 
     events: Sequence[Event]
@@ -184,10 +184,10 @@ class Failure(NamedTuple):
 
 
 class Signal(Exception):
-    """What ends a block before its last statement."""
+    """The reason why a block ends before its last statement."""
 
     def again(self) -> Signal:
-        """The same without a traceback, whose frames would keep all that the run has made."""
+        """Return the same without a traceback, whose frames would keep all that the run has made."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
@@ -309,7 +309,7 @@ class RunState:
         self.checks: set[bool] = set()
 
     def _stopped(self, failure: Failure | None, *, is_exit: bool = False) -> Stopped:
-        """The signal for the end of the program, as certain as the way to this place is."""
+        """Return the signal for the end of the program, as certain as the way to this place is."""
         if failure is not None:
             failure = failure._replace(is_certain=not self._is_doubtful)
         return Stopped(failure, is_exit=is_exit)
@@ -320,16 +320,16 @@ class RunState:
 
     @property
     def region(self) -> object:
-        """The innermost uncertain region; None outside of all."""
+        """Return the innermost uncertain region; None outside of all."""
         return self._regions[-1] if self._regions else None
 
     @contextlib.contextmanager
     def _in_region(self, *, maybe: bool, own: Unknown = UNKNOWN) -> Iterator[None]:
-        """A part of the program that is uncertain.
+        """Yield an uncertain part of the program.
 
         Args:
-            maybe: whether it may not be run at all.
-            own: where the condition on it comes from.
+            maybe: whether it may not run at all.
+            own: the origin of its condition.
         """
         self._regions.append(object())
         self._maybe += maybe
@@ -344,7 +344,7 @@ class RunState:
             del self._guards[guards:]
 
     def _merged(self, one: Any, other: Any, own: Unknown = UNKNOWN) -> Any:
-        """What a value is that is one of two, where the condition that decides it comes from somewhere."""
+        """Return the value of a name with two possible values, whose condition has a known origin."""
         if one is other:
             return one
         found, origin = merged(one, other), mixed(own, self.own)
@@ -384,7 +384,7 @@ class RunState:
         raise self._stopped(Failure(frame.module.file, node, why, is_parser=True))
 
     def attempt(self, call: Callable[[], Any]) -> Any:
-        """What a call gives that is not part of the program's way; UNKNOWN if it fails."""
+        """Return the result of a call outside the program's path; UNKNOWN if it fails."""
         try:
             with self._quiet():
                 return call()
@@ -392,14 +392,14 @@ class RunState:
             return UNKNOWN
 
     def _failure(self, node: ast.AST, frame: Frame) -> Failure:
-        """The failure at a statement, shown by the condition that led to it in its function."""
+        """Return the failure at a statement, shown by the condition that led to it in its function."""
         guard = next((each for each in reversed(self._guards) if each.frame is frame), None)
         if guard is None:
             return Failure(frame.module.file, node, "")
         return Failure(guard.file, guard.test, self.show(guard.test, frame, outcome=guard.outcome))
 
     def show(self, test: ast.expr, frame: Frame, *, outcome: bool) -> str:
-        """A condition with the values of its parts: the part that decides it."""
+        """Return a condition with the values of its parts: the part that decides it."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             return self.show(test.operand, frame, outcome=not outcome)
         with self._quiet():
@@ -420,20 +420,20 @@ class RunState:
             self._muted -= 1
 
     def _comes_round(self, test: ast.expr, frame: Frame) -> bool:
-        """Whether a condition in a loop is certainly true in some of its rounds."""
+        """Return whether a condition in a loop is certainly true in some of its rounds."""
         parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
         with self._quiet():
             return bool(self._loops) and all(comes_round(each) or truth(self.value(each, frame)) for each in parts)
 
     def _replaced(self, before: Any, value: Any) -> Any:
-        """What an attribute or item is after it was given a value in an uncertain region."""
+        """Return the value of an attribute or item after an assignment in an uncertain region."""
         found = self._merged(before, value)
         if isinstance(found, Own) and not isinstance(mixed(value, self.own), Own):
             return AGREED if mixed(value) is AGREED else Unknown(found.aliases)
         return found
 
     def _note_check(self, statements: Sequence[ast.stmt], outcome: bool | None) -> None:
-        """Note whether a check is decided: a condition under which statements end the program."""
+        """Record whether a check is decided: a condition whose branch ends the program."""
         if any(isinstance(each, (ast.Raise, ast.Assert)) for each in statements):
             self.checks.add(outcome is not None)
 
@@ -451,7 +451,7 @@ class RunState:
             frame.names.clear()
 
     def not_reached(self, *, is_finished: bool) -> frozenset[Part]:
-        """The parts of its modules that the run never comes to; those it was stopped before are not known."""
+        """Return the parts of its modules that the run never reaches; parts after an early stop are unknown."""
         parsed = {path: self._parse(module.file) for path, module in self._modules.items()}
         trees = {path: each.tree for path, each in parsed.items() if each is not None}
         found = set(coverage.uncalled(trees, self._called_functions))
@@ -460,7 +460,9 @@ class RunState:
         return frozenset(found)
 
     def _read(self, file: SourceFile) -> Sequence[ast.stmt] | None:
-        """The statements of a module; None if it cannot be parsed. Raises OutOfSteps where the modules are too long."""
+        """Return the statements of a module; None if it cannot be parsed. Raises OutOfSteps where the modules are too
+        long.
+        """
         parsed = self._parse(file)
         if parsed is None:
             return None
@@ -530,7 +532,7 @@ class RunState:
         )
 
     def value(self, node: ast.expr, frame: Frame) -> Any:
-        """The value of an expression."""
+        """Return the value of an expression."""
         raise NotImplementedError
 
     def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
@@ -542,7 +544,7 @@ class RunState:
         raise NotImplementedError
 
     def import_module(self, file: SourceFile) -> ModuleValue:
-        """A module, run when it is imported first."""
+        """Return a module, run when it is imported first."""
         raise NotImplementedError
 
     def call(
@@ -556,12 +558,7 @@ class RunState:
         is_open: bool = False,
         awaited: bool = False,
     ) -> Any:
-        """What a call returns.
-
-        Args:
-            is_open: whether there are further arguments, which are not known.
-            awaited: whether an `async` function is run to its end.
-        """
+        """Return the result of a call."""
         raise NotImplementedError
 
 

@@ -1,4 +1,4 @@
-"""What a process of a Fluid job passes to its transpiler about servers and trainers, and which of them it is.
+"""The servers and trainers that a process of a Fluid job passes to its transpiler, and its own role.
 
 Sources: fluid/transpiler/distribute_transpiler.py of Paddle 1.8 (transpile, get_pserver_program, get_trainer_program).
 """
@@ -24,7 +24,7 @@ _ROLES = {
 
 
 class Setting(NamedTuple):
-    """A quantity with the value that the process gives it, and the place of that."""
+    """A quantity with the value that the process passes, and its place."""
 
     quantity: str
     value: Value
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 def settings(run: Run) -> Iterator[Setting]:
-    """What a process certainly passes to its transpiler; nothing if that is not known."""
+    """Yield the arguments that a process certainly passes to its transpiler; none if unknown."""
     events = [event for event in run.events if not event.doubt]
     transpiled = next((e for e in events if last(e.name) == "transpile" and is_transpile(e.node)), None)
     if transpiled is None:

@@ -19,7 +19,7 @@ _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
 
 def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
-    """The calls that make such an optimizer, which nothing gets, with a step of the one that they wrap."""
+    """Yield the calls that create a wrapping optimizer that is never used, with a step of the wrapped one."""
     for at, event in enumerate(events):
         if not _MAKES.search(event.name) or event.doubt > 1 or not event.arguments or not event.node.args:
             continue
@@ -32,7 +32,7 @@ def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
 
 
 def _steps(event: Event, made: Event) -> bool:
-    """Whether a call is a step of the optimizer that another call wraps, by what it is or by its name."""
+    """Return whether a call is a step of the optimizer that another call wraps, by what it is or by its name."""
     function, inner = event.node.func, made.arguments[0]
     if not isinstance(function, ast.Attribute) or function.attr not in _STEPS:
         return False
@@ -43,7 +43,7 @@ def _steps(event: Event, made: Event) -> bool:
 
 
 def _uses(event: Event, call: Any) -> bool:
-    """Whether a call gets what another one returned, or is a method of it."""
+    """Return whether a call uses the result of another one, or is a method of it."""
     owner = event.function
     while owner is not None:
         if owner.call is call:

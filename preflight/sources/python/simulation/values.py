@@ -1,4 +1,4 @@
-"""The values of a simulated program: Python's own where they are known, and what stands for the rest."""
+"""The values of a simulated program: Python's own if they are known, and placeholders for the others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from preflight.sources.python.simulation.libraries import names
 
 
 class Unknown:
-    """A value that the files do not decide.
+    """A value that the files do not determine.
 
     Args:
-        aliases: the lists, dictionaries and objects of which it may be one.
-        text: what it is as a text, where all ranks have the same.
+        aliases: the lists, dictionaries and objects that it may be.
+        text: its text, if all ranks have the same.
     """
 
     def __init__(self, aliases: tuple[Any, ...] = (), text: str = "") -> None:
@@ -35,9 +35,9 @@ class Own(Unknown):
     """A value that may differ between ranks.
 
     Args:
-        of_rank: whether only the number of the rank makes it differ; the rank's own data do otherwise.
-        of_part: whether it is in the part of something that the rank takes by its number: the parts may be alike.
-        parts: the values of which it is one.
+        of_rank: whether only the rank makes it differ; otherwise the rank's own data do.
+        of_part: whether it is in a part that the rank selects by its number: the parts may be equal.
+        parts: its possible values.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Frame:
     """The names of one call of a function, of a class body or of a module.
 
     Args:
-        parent: the frame around it, whose names it sees.
-        region: the uncertain region in which it was made.
-        function: what is called; None for a class or a module.
-        returned: what it returned where it may have continued.
+        parent: the frame around it, whose names are visible in it.
+        region: the uncertain region that created it.
+        function: the called function; None for a class or a module.
+        returned: its return value where it may have continued.
         outside: the names that `global` and `nonlocal` declare.
     """
 
@@ -165,7 +165,7 @@ class ClassValue:
     _order: list[ClassValue | External] | None = None
 
     def lookup(self, name: str, *, above: ClassValue | None = None) -> tuple[Any, ClassValue | External] | None:
-        """What a name is in the class or a base of it, and where; above a class, for `super()`."""
+        """Look up a name in the class or its bases; return its value and class. `super()` starts above a class."""
         order = self.order()
         for each in order[order.index(above) + 1 :] if above in order else order:
             if isinstance(each, ClassValue) and name in each.names:
@@ -173,7 +173,7 @@ class ClassValue:
         return None
 
     def order(self) -> list[ClassValue | External]:
-        """The class and its bases in the order in which names are looked up."""
+        """Return the class and its bases in the order in which names are looked up."""
         if self._order is None:
             self._order = self._linearized()
         return self._order
@@ -191,19 +191,21 @@ class ClassValue:
 
     @property
     def is_record(self) -> bool:
-        """Whether its constructor takes its annotated names: that of a dataclass, a NamedTuple, a model of pydantic."""
+        """Return whether its constructor takes its annotated names: that of a dataclass, a NamedTuple, a model of
+        pydantic.
+        """
         foreign = self.foreign
         is_named = foreign is not None and foreign.last in _RECORDS
         return is_named or any(isinstance(each, ClassValue) and each.is_dataclass for each in self.order())
 
     @property
     def foreign(self) -> External | None:
-        """The first base that is not a class of the user's own; None if there is none but `object`."""
+        """Return the first base that is not a class of the user's own; None if there is none but `object`."""
         return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
 
 
 class Growing:
-    """What code that is not known may add to."""
+    """A collection that unknown code may extend."""
 
     is_open: bool
 
@@ -246,12 +248,12 @@ class External:
 
     @property
     def last(self) -> str:
-        """The last part of the name."""
+        """Return the last part of the name."""
         return self.name.rpartition(".")[2]
 
     @property
     def is_result(self) -> bool:
-        """Whether a call returned it."""
+        """Return whether a call returned it."""
         return "(" in self.name
 
 
@@ -323,7 +325,7 @@ class Super:
 
 
 def native(value: Any) -> Any:
-    """A value as Python has it. Raises NotKnown if a part of it is not known, or there are too many."""
+    """Return a value as Python has it. Raises NotKnown if a part of it is not known, or there are too many."""
     return _native(value, itertools.count())
 
 
@@ -343,7 +345,7 @@ def _native(value: Any, count: Iterator[int]) -> Any:
 
 
 def of_native(value: Any, region: object = None, file: str = "") -> Any:
-    """The value for one of Python's own; UNKNOWN for a large one."""
+    """Return the value for one of Python's own; UNKNOWN for a large one."""
     try:
         return _of_native(value, region, file, itertools.count())
     except OverflowError:
@@ -389,7 +391,7 @@ def forget(value: Any, depth: int = 0) -> None:
 
 
 def truth(value: Any) -> bool | None:
-    """Whether a value counts as true; None if that is not known."""
+    """Return whether a value counts as true; None if that is not known."""
     if isinstance(value, (ListValue, DictValue)):
         return None if value.items is None else bool(value.items)
     if isinstance(value, (FunctionValue, ClassValue, ModuleValue, Bound, OpenFile)):
@@ -402,12 +404,12 @@ def truth(value: Any) -> bool | None:
 
 
 def truth_origin(value: Any) -> Unknown:
-    """Where it comes from whether a value counts as true: of a list, whether there is anything in it."""
+    """Return the origin of a value's truth: for a list, whether it has any items."""
     return value.size_origin if isinstance(value, ListValue) else mixed(value)
 
 
 def merged(one: Any, other: Any) -> Any:
-    """What a value is that is one of two."""
+    """Merge two possible values."""
     if one is other or (type(one) is type(other) and isinstance(one, (bool, int, float, str)) and one == other):
         return one
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
@@ -427,7 +429,7 @@ def merged(one: Any, other: Any) -> Any:
 
 
 def mixed(*values: Any) -> Unknown:
-    """An unknown value that comes from others: OWN, OWN_PART, OF_RANK, AGREED or UNKNOWN."""
+    """Return an unknown value computed from others: OWN, OWN_PART, OF_RANK, AGREED or UNKNOWN."""
     origins = [_origin(each) for each in values]
     own = [each for each in origins if isinstance(each, Own)]
     if own:
@@ -438,12 +440,12 @@ def mixed(*values: Any) -> Unknown:
 
 
 def part_of(value: Any, *keys: Any) -> Unknown:
-    """What an item of an unknown value is: the part that a rank takes by its number is its own."""
+    """Return an item of an unknown value: the item that a rank selects by its number is its own."""
     return OWN_PART if any(isinstance(each, Own) for each in keys) else mixed(value)
 
 
 def item_of_one(value: Unknown, position: Any) -> Any:
-    """What an item is of a value that may be one of several lists: one of theirs."""
+    """Return an item of a value that may be one of several lists."""
     lists = [each.items if isinstance(each, ListValue) else each for each in value.aliases]
     if value.is_agreed or not lists or not isinstance(position, int):
         return value
@@ -458,7 +460,7 @@ def item_of_one(value: Unknown, position: Any) -> Any:
 
 
 def _origin(value: Any) -> Unknown | None:
-    """What is known of where a value comes from; None if it is known itself."""
+    """Return the known origin of a value; None if the value itself is known."""
     if isinstance(value, Unknown) and value.is_agreed:
         return AGREED
     if isinstance(value, Own):
@@ -477,7 +479,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def one_of(values: Sequence[Any]) -> Unknown:
-    """A value that is one of several."""
+    """Return a value that is one of several."""
     mutable = [each for each in values if isinstance(each, (ListValue, DictValue, Instance, tuple))]
     mutable += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
     distinct = {id(each): each for each in mutable}
