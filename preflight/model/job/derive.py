@@ -53,7 +53,7 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     stated = job.setting("processes_per_node", launch.scope)
     # A hostfile states how many processes a node has room for; an option states how many it gets.
     if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in stated):
-        yield _derived_claims("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
+        yield _derived_claim("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
 
 
 def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
@@ -65,7 +65,7 @@ def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
     nodes = [claim for claim in job.requiring("nodes", scope) if claim.source == "accelerate"]
     if world and nodes and not job.setting("processes_per_node", scope):
         value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
-        yield _derived_claims("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+        yield _derived_claim("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
@@ -83,7 +83,7 @@ def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
         return
     value = join(claim.value for claim in gpus)
     if _counts_gpus(stated) and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
-        derived = _derived_claims("processes_per_node", value, gpus, launch, at=stated[0])
+        derived = _derived_claim("processes_per_node", value, gpus, launch, at=stated[0])
         above = Strength.SCHEDULER if stated[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
         yield replace(derived, strength=above)
 
@@ -105,10 +105,10 @@ def _processes_of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
     if not slots:
         return
     counts = [len(own) for own in slots.values()]
-    yield _derived_claims("world_size", Known(sum(counts)), filters, launch)
-    yield _derived_claims("nodes", Known(len(counts)), filters, launch)
+    yield _derived_claim("world_size", Known(sum(counts)), filters, launch)
+    yield _derived_claim("nodes", Known(len(counts)), filters, launch)
     if len(set(counts)) == 1:
-        yield _derived_claims("processes_per_node", Known(counts[0]), filters, launch)
+        yield _derived_claim("processes_per_node", Known(counts[0]), filters, launch)
 
 
 def _share(world: Plain, nodes: Plain) -> Plain:
@@ -128,7 +128,7 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         value = join(claim.value for claim in spawned)
         if isinstance(value, Unresolved) and (option := job.value("spawned_by_option", scope)) != value:
             value = _option_count(job, launch, str(option.value)) if isinstance(option, Known) else value
-        yield _derived_claims("world_size", value, spawned, launch)
+        yield _derived_claim("world_size", value, spawned, launch)
         return
     tasks = job.setting("tasks", scope) if launch.launcher in _TASK_STARTERS else ()
     if tasks and job.value("controller", scope) == Known("gloo") and (slots := host_slots(job, launch)):
@@ -140,14 +140,12 @@ def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
         alone = all(each.value == Known(1) for each in job.setting("tasks_per_node", scope))
         gpus = job.setting("gpus_per_node", scope) if alone and _counts_gpus(started) else ()
         ranks = lift(product, *(join(c.value for c in claims) for claims in (tasks, gpus or started)))
-        # Where the number of spawned processes is unknown, the tasks are not the ranks.
-        is_open = isinstance(ranks, Unresolved) and not job.setting("world_size", scope)
         because = (*tasks, *(gpus or started))
-        yield from (
-            [_derived_claims("world_size", ranks, because, launch)]
-            if is_open
-            else _unless_set(job, launch, ranks, because)
-        )
+        if isinstance(ranks, Unresolved) and not job.setting("world_size", scope):
+            # Where the number of spawned processes is unknown, the tasks are not the ranks.
+            yield _derived_claim("world_size", ranks, because, launch)
+        else:
+            yield from _unless_set(job, launch, ranks, because)
         return
     if tasks:
         yield from _unless_set(job, launch, join(claim.value for claim in tasks), tasks)
@@ -176,7 +174,7 @@ def _option_count(job: Job, launch: Launch, name: str) -> Value:
 def _unless_set(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
     """Yield the world size, unless a claim of at least the same strength sets it (the sum of a hostfile)."""
     stated = job.setting("world_size", launch.scope)
-    claim = _derived_claims("world_size", value, because, launch)
+    claim = _derived_claim("world_size", value, because, launch)
     if stated and all(other.strength >= claim.strength for other in stated):
         return
     if isinstance(value, Unresolved) and not stated:
@@ -194,10 +192,10 @@ def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
     ]
     value = lift(_quotient, join(claim.value for claim in world), *sizes)
     if not isinstance(value, Unresolved):
-        yield _derived_claims("data_parallel_size", value, (*world, *parts), launch)
+        yield _derived_claim("data_parallel_size", value, (*world, *parts), launch)
 
 
-def _derived_claims(
+def _derived_claim(
     quantity: str, value: Value, because: Sequence[Claim], launch: Launch, *, sign: str = " x ", at: Claim | None = None
 ) -> Claim:
     first = at if at is not None else because[-1]
