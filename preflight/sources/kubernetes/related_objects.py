@@ -317,7 +317,13 @@ def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope:
 
 
 def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
-    """State the services that select by labels which this workload's pods have, and whether they select any pod."""
+    """State the services for a workload that select by labels of its pods, and whether they select any pod.
+
+    A service is for a workload if it has the name of its domain: that which its pods name, or that of a JobSet itself.
+    """
+    domains = {workload.spec.text("serviceName"), *(role.pod.text("subdomain") for role in workload.roles if role.pod)}
+    if workload.kind in ("JobSet", "TrainJob"):
+        domains.add(workload.spec.text("network", "subdomain") or workload.root.text("metadata", "name"))
     made = [dict(_label_texts(node)) for root in everything for node in walk(root) if root.text("kind") != "Service"]
     own = [{**dict(_label_texts(role.template)), **_given_labels(workload, role)} for role in workload.roles]
     given = [_given_labels(each, role) for root in everything if (each := workload_of(root)) for role in each.roles]
@@ -326,6 +332,8 @@ def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequ
         members = selector.node.in_force if selector is not None else ()
         wanted = {member.key: member.node.text() for member in members}
         labels = next((each for each in own if wanted.keys() <= each.keys()), None)
+        if service.text("metadata", "name") not in domains - {""}:
+            continue
         if selector is None or labels is None or not wanted:
             continue
         is_met = any(wanted.items() <= each.items() for each in (*made, *own, *given))

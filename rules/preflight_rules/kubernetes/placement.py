@@ -868,8 +868,9 @@ def mount_without_volume(job: Job) -> Iterator[Verdict]:
 def service_selects_no_pod(job: Job) -> Iterator[Verdict]:
     """A service selects no pod, because a label of the job's pods has another value.
 
-    What it checks: A service in the files of the job selects the pods of some object in them. Labels that controllers
-    add (`training.kubeflow.org/job-name`, `jobset.sigs.k8s.io/jobset-name`) are known.
+    What it checks: The service with the name of a job's domain (`serviceName`, `subdomain`, the name of a JobSet)
+    selects the pods of some object in the files. Labels that controllers add (`training.kubeflow.org/job-name`,
+    `jobset.sigs.k8s.io/jobset-name`) are known.
 
     Why it matters: The names of the pods below a headless service do not resolve, and a service with an address leads
     nowhere: the ranks wait for the master until the rendezvous times out.

@@ -48,6 +48,8 @@ _CHECKPOINT = "use_checkpoint_args"
 _SCRIPTS = "(line)"
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
+#: The names of numbers of ranks, in a condition.
+_COUNTS = (RANKS, f"{OF_JOB}processes_per_node")
 #: The launcher in a condition: `python` for a plain line; empty without a launch.
 LAUNCHER = "launcher"
 #: The branch of the launch line in a condition; empty outside any branch.
@@ -152,13 +154,16 @@ class Given:
         return self._common_value((replace(claim, condition=""),))
 
     def value_of_several(self, key: str) -> Any:
-        """The value of a key, where a launcher is taken to start more than one rank. Raises UnknownValue."""
+        """Return the value of a key, if a launcher starts more than one rank on each node. Raises UnknownValue."""
         try:
-            return self.value(key)
+            value = self.value(key)
         except UnknownValue:
-            if key not in (RANKS, f"{OF_JOB}processes_per_node") or self._launcher() in ("", "python"):
+            if key not in _COUNTS:
                 raise
+            value = None
+        if key in _COUNTS and value is None and self._launcher() not in ("", "python"):
             return Several("the number of ranks")
+        return value
 
     def _is_given(self, key: str) -> bool:
         """Return whether a key is given. Raises UnknownValue if only a branch gives it, or its section is unknown."""

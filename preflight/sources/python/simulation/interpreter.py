@@ -197,18 +197,20 @@ class Interpreter(Calls):
         self.takes_several = False
         value = self.value(node.test, frame)
         outcome = truth(value)
-        self._assumed += self.takes_several and outcome is not None
+        is_assumed = self.takes_several and outcome is not None
         self._note_outcome(node.test, outcome, frame)
         self._note_check((*node.body, *node.orelse), outcome)
         if outcome is None:
             maybe = not self._comes_round(node.test, frame)
             self._either([node.body, node.orelse], frame, maybe=maybe, test=node.test, own=truth_origin(value))
             return
-        guards = len(self._guards)
+        guards, assumed = len(self._guards), self._assumed
         self._guards.append(Guard(frame.module.file, node.test, outcome, frame, len(self._calls)))
+        self._assumed += is_assumed
         try:
             self.block(node.body if outcome else node.orelse, frame)
         finally:
+            self._assumed = assumed if is_assumed else self._assumed
             del self._guards[guards:]
 
     def _either(
