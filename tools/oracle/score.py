@@ -24,13 +24,14 @@ _BEYOND = ("ACC001", "ACC008", "GPU", "HFT008", "PRT", "RDV")
 #: The same for single frameworks: how Paddle's servers and trainers find each other, and wheels without servers
 #: (PPS008); what Megatron-LM's layers (PAR010) and its groups of ranks that share experts (PAR028) cannot divide;
 #: what the trainer of torchtitan refuses later: batches, sequences and groups of experts that the ranks do not divide;
-#: pods that a gang scheduler waits for, and that no role has (KUB006).
+#: pods that a gang scheduler waits for, and that no role has (KUB006), and pods that the API server refuses where an
+#: operator creates them from an object that it accepts (KUB062).
 _BEYOND_OF = {
     # What DeepSpeed refuses when the program gives it what the launcher has accepted.
     "accelerate": ("BAT002",),
     "paddle": ("PPS002", "PPS006", "PPS008", "PPS009", "PPS018"),
     "paddle2": ("PPS002", "PPS006", "PPS009", "PPS018"),
-    "kubernetes": ("KUB006",),
+    "kubernetes": ("KUB006", "KUB062"),
     "megatron": ("PAR010", "PAR028"),
     # What its workers divide later.
     "verl": ("RLT001",),
