@@ -163,7 +163,7 @@ def claims(
         for name, (value, where) in facts.items():
             claim: Claim = new(f"{prefix}{name}", value, where)
             known = stated.get(place_of(claim.quantity, claim.span)) or _key_claim(stated, claim.quantity, event)
-            if known is None or _is_better(name, value, known, texts, is_certain=event.doubt < 2):
+            if known is None or _is_better(name, value, known, texts, is_certain=not event.doubt):
                 yield replace(claim, source=SOURCE, because=(replace(place, source=SOURCE),))
 
 
@@ -268,7 +268,7 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *,
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
     return (
         isinstance(known.value, Unresolved)
-        or (name == "reached_by" and known.value == Known(RankSet.UNDECIDED.value))
+        or (is_certain and name == "reached_by" and known.value == Known(RankSet.UNDECIDED.value))
         or known.strength is not Strength.FLAG
         or (is_certain and bool(known.condition))
     )
