@@ -64,6 +64,7 @@ CALL = "(call)"
 PARSER = "(parser)"
 #: Parsers of such arguments: transformers' own, and TRL's.
 _PARSERS = ("HfArgumentParser", "TrlParser")
+_PARSING = "parse_args_into_dataclasses"
 #: Configurations of TRL that are not arguments of a trainer.
 _NOT_OF_TRAINERS = ("ModelConfig", "ScriptConfig")
 _LIGHTNING_ROOTS = ("lightning", "pytorch_lightning", "lightning_fabric")
@@ -117,6 +118,7 @@ def _settings(module: Module) -> Iterator[Claim]:
             # `parser.add_argument(...)` adds options of the script's own; the arguments that TRL adds are not in the
             # table of TrainingArguments.
             alone = len(items) == 1 == len(names) and not module.named("add_argument") and not is_trl_config(names[0])
+            alone = alone and not any(argument(each, "return_remaining_strings") for each in module.named(_PARSING))
             yield module.claim(f"{prefix}{PARSER}", alone, parser.func, spelling=module.text(parser))
     for parser in module.named("PdArgumentParser"):
         framework = "paddleformers" if "paddleformers" in module.file.text else "paddlenlp"

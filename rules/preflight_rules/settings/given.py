@@ -207,7 +207,14 @@ class Given:
 
     def _job_claims(self, quantity: str) -> tuple[Claim, ...]:
         if self.launch is not None:
-            return self.job.value_claims(quantity, self.launch.scope)
+            claims = self.job.value_claims(quantity, self.launch.scope)
+            here = self.launch.span.path
+            if not quantity.startswith(ENVIRONMENT_PREFIX) or any(
+                each.span.path != here for each in self.keys.values()
+            ):
+                return claims
+            # A launcher does not see what the program sets for itself.
+            return tuple(each for each in claims if each.span.path == here or not each.span.path.endswith(".py"))
         return self.job.value_claims(quantity, WHOLE_JOB) or tuple(self.job.about(quantity))
 
     @property
