@@ -377,7 +377,8 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
     """The interface filter for several nodes selects only interfaces inside the node.
 
     What it checks: For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME
-    select at least one interface besides loopback and bridges to containers of the same node.
+    select at least one interface besides loopback and bridges to containers of the same node, and name none of those
+    beside others.
 
     Why it matters: Every rank advertises an address that is local to each node. The first collective fails with
     "unhandled system error" or hangs.
@@ -404,7 +405,22 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
             remedy=f"Name the interface that reaches the other nodes in {item.name}, or leave it unset.",
             severity=None if all("loopback" in reach for reach in local) else Severity.WARNING,
         )
+    inner = [name for text in values if not text.startswith("^") for name in names(text) if _is_local(name)]
+    if item.several and inner and all(any(map(_is_local, names(text))) for text in values):
+        return failed(
+            question.subject,
+            f"{quoted(item.claim)} selects {', '.join(inner)} as well, which cannot reach other nodes: to exclude"
+            " interfaces, a list begins with `^`.",
+            at=item.claim,
+            also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
+            remedy=f"Name only interfaces that reach the other nodes in {item.name}, or begin the list with `^`.",
+            severity=Severity.WARNING,
+        )
     return None
+
+
+def _is_local(name: str) -> bool:
+    return name == "lo" or name.startswith(_LOCAL_PREFIXES)
 
 
 def _local_interfaces(text: str) -> str:
@@ -414,7 +430,7 @@ def _local_interfaces(text: str) -> str:
     found = names(text)
     if found and all(name == "lo" for name in found):
         return "the loopback interface"
-    if found and all(name == "lo" or name.startswith(_LOCAL_PREFIXES) for name in found):
+    if found and all(map(_is_local, found)):
         return "interfaces to containers of the same node"
     return ""
 

@@ -325,7 +325,9 @@ def samples_other(loader: Event, sampler: Any) -> bool:
         return False
     other = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("dataset")
     if isinstance(data, External) and isinstance(other, External):
-        return not (_is_made_of(data, other) or _is_made_of(other, data))
+        # What is imported may hold anything.
+        are_made_here = data.is_result and other.is_result
+        return are_made_here and not (_is_made_of(data, other) or _is_made_of(other, data))
     if not isinstance(data, Instance) or not isinstance(other, Instance) or data is other:
         return False
     # Of two objects of one class, what these were made with tells whether they hold the same.
