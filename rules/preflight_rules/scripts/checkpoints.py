@@ -98,7 +98,7 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     for subject, made in stated(job, "folder_made"):
         yield not_on_several_ranks(job, subject, made, f"the ranks that run {quoted(made)} are unknown") or failed(
             subject,
-            f"{quoted(made)} is not under a condition on the rank: the second rank ends with FileExistsError.",
+            f"{quoted(made)} is not under a condition on the rank: if two ranks reach it at once, one ends with FileExistsError.",
             at=made,
             remedy="Add exist_ok=True, and let only rank 0 create it.",
         )
