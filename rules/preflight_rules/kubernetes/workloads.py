@@ -365,7 +365,7 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 workload.id,
-                f"{quoted_plainly(claim)} reaches the program as it is written: without a shell Kubernetes replaces"
+                f"{quoted_plainly(claim)} is passed to the program unexpanded: without a shell, Kubernetes expands"
                 f" only `$({name})`.",
                 at=claim,
                 remedy=f"Write `$({name})`, or start the program through `bash -c`.",

@@ -406,7 +406,7 @@ class Library:
         node: ast.expr,
         frame: Frame,
     ) -> Unknown:
-        """Return whether what a call returns differs between ranks."""
+        """Return an unknown value that records whether the call's result may differ between ranks."""
         name, short = function.name, function.last
         # The device on which something lies does not decide what it is.
         named = (value for keyword, value in keywords.items() if keyword not in _PLACES)
