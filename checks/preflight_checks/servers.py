@@ -538,7 +538,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Return the seconds for one direction: gradients arrive while values are sent."""
+    """Return the transfer time in one direction, in seconds. The two directions overlap, so they are not added up."""
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

@@ -48,7 +48,7 @@ class TooLarge(OSError):
 
 
 class Exchanged(OSError):
-    """Another file replaced the file while it was opened."""
+    """The file was replaced by another one while it was being opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(errno.EAGAIN, "it changed while it was being opened; run again", str(path))

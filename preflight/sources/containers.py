@@ -256,7 +256,7 @@ _MAX_NOTES = 10
 
 
 def read_services(file: SourceFile, tree: Tree) -> Reading:
-    """State the resources and the command of each service of a file."""
+    """Read the resources and the command of each service in a Compose file."""
     from preflight.sources.formats import lenient_yaml
 
     document = lenient_yaml.parse(file.text)

@@ -84,7 +84,7 @@ class Measurement:
 
     @property
     def lost_pings(self) -> int:
-        """Retransmitted segments of round trips, unless datagrams show that the other direction loses packets."""
+        """Number of retransmitted ping segments; 0 if datagrams show that only the other direction loses packets."""
         other = self.quality.back if self.direction is self.quality.out else self.quality.out
         if self.direction.arrived and self.lost < LOST <= _lost_datagrams(other):
             return 0

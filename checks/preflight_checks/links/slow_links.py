@@ -1,4 +1,4 @@
-"""Checks that no link is far slower or later than the others, or loses packets, over TCP and by RDMA writes."""
+"""Checks that no link loses packets or has much lower bandwidth or higher latency than the others (TCP and RDMA)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the network file systems of a node answer: each is tested in a process that may hang."""
+"""Probes whether a node's network file systems respond. Each is queried in its own process, because it may hang."""
 
 from __future__ import annotations
 

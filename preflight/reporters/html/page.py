@@ -118,8 +118,9 @@ def _job(report: Report) -> str:
 
 
 def _faulty_job(report: Report) -> str:
-    """Return the job with the worst finding if there are several jobs: a browser tab or a list of files shows only the
-    title.
+    """Return the job to name in the page's title: the one with the worst finding, and how many others there are.
+
+    Empty for a single job, or if no job has the finding's file.
     """
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]

@@ -97,7 +97,7 @@ class Node:
         return node.items if node is not None else ()
 
     def members_at(self, *path: str) -> tuple[Member, ...]:
-        """Return the members in force of the object at the end of a path of keys; empty if there is none."""
+        """Return the effective members (the last of duplicate keys) of the object at a key path, if any."""
         node = self.at(*path)
         return node.in_force if node is not None else ()
 

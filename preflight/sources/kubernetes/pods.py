@@ -206,7 +206,7 @@ def _container(node_claims: NodeClaims, container: Node, sizes: dict[str, tuple[
 
 
 def _devices(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
-    """Devices, cores and memory, over all containers of the pod."""
+    """Add claims for the devices, cores and memory that the pod's containers request in total."""
     _state_sum(node_claims, pod, "limits", GPU_RESOURCE, "pod_gpus", whole_number, scope)
     _state_sum(node_claims, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole_number, scope)
     _state_requests(node_claims, pod, "cpu", "pod_cpu_requests", cores, scope)

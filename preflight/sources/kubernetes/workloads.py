@@ -600,7 +600,9 @@ class KubernetesSource:
     roles = ("manifest",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether the file contains an object that starts pods, or a group of them."""
+        """Return whether the file defines a workload that starts pods, a scheduling object such as a PodGroup or queue,
+        or a kustomization.
+        """
         path = file.path.lower()
         if is_kustomization(file.path):
             return _OVERLAY.search(file.text) is not None

@@ -71,8 +71,9 @@ def has_placeholder(text: str) -> bool:
 
 
 def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
-    """Return the line of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b`, whose programs are one world: the first
-    program, with all tasks.
+    """Merge the components of a heterogeneous step into one command line: the first program, with the tasks of all.
+
+    The programs of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b` form one world.
     """
     first, *others = steps
     if not others:

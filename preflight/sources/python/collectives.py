@@ -154,7 +154,9 @@ def _makers(module: Module, call: ast.Call) -> frozenset[str]:
 
 
 def _makers_of(module: Module, name: str, at: ast.AST) -> frozenset[str]:
-    """Return the calls that create the object of a variable: in the same function, if it is created there."""
+    """Return the names of the calls that may have created a variable's value: only those in the same function, if
+    there are any.
+    """
     made = _creating_calls(module).get(name, ())
     function = module.outline.function_of(at)
     here = [makers for around, makers in made if around is function]
@@ -365,9 +367,7 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
 
 
 def comes_round(test: ast.expr) -> bool:
-    """Return whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's
-    `sync_gradients`.
-    """
+    """Return whether `test` is periodically true on every rank: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
     if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
         return True
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Mod)

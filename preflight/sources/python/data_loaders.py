@@ -421,7 +421,7 @@ def _is_choice(module: Module, size: ast.IfExp) -> bool:
 
 
 def _are_different(module: Module, sizes: Sequence[ast.expr]) -> bool:
-    """Return whether these are known numbers, not all of them equal."""
+    """Return whether all `sizes` are known numbers and at least two of them differ."""
     numbers = [alternatives(module.fold(size)) for size in sizes]
     return len(numbers) > 1 and all(len(found) == 1 for found in numbers) and len(set(numbers)) > 1
 

@@ -266,7 +266,7 @@ class Module:
         return expression
 
     def branches(self, node: ast.AST) -> tuple[Branch, ...]:
-        """Return the branches around a node, and around the only call of the function that it is in."""
+        """Return the branches around a node and, if its function is called exactly once, those around that call."""
         found: list[Branch] = []
         functions: set[int] = set()
         module: Module | None = self

@@ -83,12 +83,12 @@ class Workload(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`PyTorchJob`; empty where the kind is unknown, as in a file from which a secret was removed."""
+        """The kind, such as `PyTorchJob`; empty if unknown, for example after a secret was redacted from the file."""
         return self._kind.rpartition("/")[2]
 
     @property
     def group(self) -> str:
-        """`kubeflow.org`; empty where it is unknown."""
+        """The API group, such as `kubeflow.org`; empty if unknown."""
         return self._kind.rpartition("/")[0]
 
     @property

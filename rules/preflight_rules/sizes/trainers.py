@@ -369,11 +369,11 @@ _LONG = 12
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
 
-    What it checks: Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are not its
-    arguments but almost the same as one.
+    What it checks: Keys in Hugging Face training-argument files (LLaMA-Factory, TRL and the like) that are not trainer
+    arguments but closely resemble one.
 
     Why it matters: The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the
-    default stays in force.
+    default stays effective.
 
     Example: `gradient_acumulation_steps: 8`.
 

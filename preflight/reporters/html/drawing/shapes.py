@@ -384,7 +384,7 @@ class BarsView:
 
 @dataclass(frozen=True, slots=True)
 class PieceView:
-    """Something that a node holds, and its share of the largest piece."""
+    """One bar for a part of a node's memory (or other resource), scaled to the largest one."""
 
     label: str
     style: str

@@ -187,7 +187,7 @@ class Signal(Exception):
     """The reason why a block ends before its last statement."""
 
     def again(self) -> Signal:
-        """Return the same without a traceback, whose frames would keep all that the run has made."""
+        """Return a copy without the traceback, whose frames would keep everything that the run created alive."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made

@@ -200,7 +200,7 @@ class ClassValue:
 
     @property
     def foreign(self) -> External | None:
-        """Return the first base that is not a class of the user's own; None if there is none but `object`."""
+        """Return the first base class that is not user-defined; None if that leaves only `object`."""
         return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
 
 
