@@ -409,9 +409,9 @@ def diagnose(
         UsageError: a path does not exist, or a table cannot be used.
     """
     from preflight.commands.diagnose.pipeline import diagnose as read
-    from preflight.commands.diagnose.scan import known
+    from preflight.commands.diagnose.scan import load_symptoms
 
-    table = known([Path(path) for path in symptoms])
+    table = load_symptoms([Path(path) for path in symptoms])
     return read(_as_list(logs), table, _pointers, version=__version__, given=given, progress=progress)
 
 

@@ -337,12 +337,14 @@ def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int 
         return None
     untried, kind, named = _walk(nodes, trials, suspects, min_size)
 
-    def listed(result: bool | None) -> tuple[Group, ...]:
+    def trials_with(result: bool | None) -> tuple[Group, ...]:
         return tuple(_sort_nodes(group, nodes) for group, passed in trials.items() if passed is result)
 
     sound = _sound_nodes(trials)
     ended = sum(passed is not None and len(group) < len(nodes) for group, passed in trials.items())
-    return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
+    return Answer(
+        kind, named, ended, tuple(n for n in nodes if n in sound), trials_with(False), trials_with(None), untried
+    )
 
 
 def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:

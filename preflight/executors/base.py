@@ -200,7 +200,7 @@ class Executor(abc.ABC):
         """
         return ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the tool that the executor would use here, such as `OpenSSH_9.2p1`; empty if unknown.
 
         Nothing is requested, started or changed. Raises ExecutorError that says what is missing and, after its last

@@ -122,7 +122,7 @@ class KubernetesExecutor(Executor):
         index = environment.get("JOB_COMPLETION_INDEX")
         return f"KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX={index} are set" if index else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the configured cluster. Raises ExecutorError if there is none, or its client cannot be imported."""
         connected = await self._call("connect", deadline_s=deadline_s)
         return f"{connected['where']}, namespace {connected['namespace']}; its API server was not contacted"

@@ -440,7 +440,7 @@ class LocalExecutor(Executor):
         """Return a copy with these options."""
         return replace(self, interpreter=settings.get("python", self.interpreter))
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return a description; this machine is always usable."""
         return f"this machine can represent up to {MAX_LOCAL} nodes; links between them are not measured"
 

@@ -74,7 +74,7 @@ class RayExecutor(Executor):
         address = environment.get("RAY_ADDRESS", "")
         return f"RAY_ADDRESS={address} is set" if _ADDRESS.fullmatch(address) else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the cluster that responds. Raises ExecutorError if Ray cannot be imported, or there is no cluster."""
         address = self._address(environment)
         versions = await self._connect(address, deadline_s)

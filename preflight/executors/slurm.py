@@ -388,7 +388,7 @@ def _number(text: str) -> float:
 
 
 def _partition(output: dict[str, str]) -> Partition:
-    def listed(name: str) -> tuple[str, ...]:
+    def names_of(name: str) -> tuple[str, ...]:
         return tuple(part for part in output.get(name, "").split(",") if part and part not in ("ALL", "(null)", "NONE"))
 
     def bound(name: str) -> int | None:
@@ -403,10 +403,10 @@ def _partition(output: dict[str, str]) -> Partition:
         bound("MaxNodes"),
         "" if limit in ("UNLIMITED", "INFINITE") else limit,
         output.get("Default") == "YES",
-        listed("AllowAccounts"),
-        listed("DenyAccounts"),
-        listed("AllowQos"),
-        listed("DenyQos"),
+        names_of("AllowAccounts"),
+        names_of("DenyAccounts"),
+        names_of("AllowQos"),
+        names_of("DenyQos"),
     )
 
 
@@ -476,7 +476,7 @@ class SlurmExecutor(Executor):
         job = environment.get("SLURM_JOB_ID", "")
         return f"SLURM_JOB_ID={job} is set: this is inside a Slurm job" if job.isdecimal() else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the Slurm version here. Raises ExecutorError if there is none or its controller does not answer."""
         _require_srun(environment)
         version = await run_tool(["srun", "--version"], deadline_s=deadline_s, environment=environment)

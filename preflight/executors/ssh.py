@@ -151,7 +151,7 @@ class SshExecutor(Executor):
         """Return why this is a job of a batch system that has no other way to its nodes."""
         return reason(environment)
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the client in use. Raises ExecutorError if there is none, or it rejects its configuration."""
         try:
             ran = await run_tool([self.program, *self.arguments, "-V"], deadline_s=deadline_s, environment=environment)

@@ -31,7 +31,7 @@ from preflight.model.configuration import STAGES
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
 from preflight.model.recording import Facts
-from preflight.plugins.claim_text import argument_of, assigned, quoted, why_unresolved
+from preflight.plugins.claim_text import argument_of, format_assignment, quoted, why_unresolved
 
 if TYPE_CHECKING:
     from preflight.model.charts import Chart
@@ -340,7 +340,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
     """Return the assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
-    assignment = assigned(at) if isinstance(at, Claim) else ""
+    assignment = format_assignment(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
     return f" The value is set in {assignment}."

@@ -150,7 +150,7 @@ class UnknownOrigin:
 FROM_CALLER = UnknownOrigin(UnknownKind.CALLER)
 
 
-def set_by_caller(variable: str) -> UnknownOrigin:
+def caller_origin(variable: str) -> UnknownOrigin:
     """Return the origin of a variable that only the caller sets; it equals `FROM_CALLER`."""
     return UnknownOrigin(UnknownKind.CALLER, variable=variable)
 

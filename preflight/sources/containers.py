@@ -32,7 +32,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
+from preflight.sources.base import Command, Reading, SourceFile, Tree, caller_origin, suppressions
 from preflight.sources.configs.line_files import variables_in
 from preflight.sources.configs.packages import claims as claims_of
 from preflight.sources.configs.packages import package_of_image
@@ -369,7 +369,7 @@ class _Services:
         assert at is not None
         place = Place(self._text, at.start, at.end)
         if node is None or node.value is None:
-            text = hole(f"${name}, which the caller sets", place, name, origin=set_by_caller(name))
+            text = hole(f"${name}, which the caller sets", place, name, origin=caller_origin(name))
             return Slot(SlotKind.TEXT, place, text, exported=True)
         return Slot(SlotKind.TEXT, place, _unresolve_interpolations(code_of(self._text, node)), exported=True)
 

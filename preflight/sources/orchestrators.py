@@ -39,7 +39,7 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.model.job.value import Symbol
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
+from preflight.sources.base import Command, Reading, SourceFile, Tree, caller_origin, suppressions
 from preflight.sources.configs.framework_files import FRAMEWORKS, Framework, Key, keys_in_force, state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.secrets import secrets_of, without_secrets
@@ -434,7 +434,7 @@ class _Tasks:
     def _slot(self, name: str, node: Node, *, outside: bool = False) -> Slot:
         place = Place(self._text, node.start, node.end)
         if outside or node.value is None:
-            text = hole(f"${name}, which the caller sets", place, name, origin=set_by_caller(name))
+            text = hole(f"${name}, which the caller sets", place, name, origin=caller_origin(name))
             return Slot(SlotKind.TEXT, place, text, exported=True)
         return Slot(SlotKind.TEXT, place, code_of(self._text, node), exported=True)
 

@@ -554,7 +554,7 @@ class ShutdownSigns:
 @cheap("node")
 def signs(params: dict[str, Any]) -> ShutdownSigns:
     """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
-    planned = parse_scheduled(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
+    planned = parse_scheduled_shutdown(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
     refusal = _read_text(RUN + "/nologin")
     if refusal is None:
         refusal = _read_text(ETC + "/nologin")
@@ -566,7 +566,7 @@ def signs(params: dict[str, Any]) -> ShutdownSigns:
     )
 
 
-def parse_scheduled(text: str) -> tuple[str, float | None]:
+def parse_scheduled_shutdown(text: str) -> tuple[str, float | None]:
     """Parse /run/systemd/shutdown/scheduled: the plan of systemd-logind and its time (seconds since 1970)."""
     found = dict(line.partition("=")[::2] for line in text.splitlines())
     when = found.get("USEC", "")

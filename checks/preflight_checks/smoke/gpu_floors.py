@@ -177,7 +177,7 @@ def _judge(
             continue
         speeds = [speed for speed in gpu.speeds if speed.what in kinds]
         if row is None:
-            reason = f"no expected figures are known for {gpu.model}; it reached {_listed(speeds)}"
+            reason = f"no expected figures are known for {gpu.model}; it reached {_format_speeds(speeds)}"
             unknowns.setdefault(reason, []).append(item.label)
             continue
         floors = [(speed, floor) for speed in speeds if (floor := floor_of(item, row, speed.what)) is not None]
@@ -207,7 +207,7 @@ def _judge(
 def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
     """Return why figures below the floor do not blame the card; empty if they do."""
     gpu = item.gpu
-    figures = _listed([entry.speed for entry in below])
+    figures = _format_speeds([entry.speed for entry in below])
     if item.sharing > 1:
         return f"{item.sharing} ranks shared the GPU, and it reached {figures}"
     if gpu.in_use:
@@ -355,7 +355,7 @@ def _figure(speed: Speed) -> str:
     return f"{speed.best:.4g} {_unit(speed.what)} in {_product_name(speed.what)}"
 
 
-def _listed(speeds: Sequence[Speed]) -> str:
+def _format_speeds(speeds: Sequence[Speed]) -> str:
     return ", ".join(_figure(speed) for speed in speeds) or "nothing"
 
 

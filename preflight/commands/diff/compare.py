@@ -667,7 +667,7 @@ class _Coverage:
             if record is None:
                 return f"{report_name} does not have node {node}"
             return f"{report_name} could not check {node}: {record.problem}"
-        about = _about(unknown, finding)
+        about = _undecided_about(unknown, finding)
         if about is None and unknown and finding.id not in self._checked:
             about = unknown[0]
         return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
@@ -699,7 +699,7 @@ class _Coverage:
         return chosen and not matches(finding.id, finding.name, configuration.ignore) and profiles[0] >= profiles[1]
 
 
-def _about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
+def _undecided_about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
     """Return the undecided outcome about the same subject or one of its nodes."""
     for outcome in unknown:
         if without_lines(outcome.subject) == without_lines(finding.subject) or _subject_words(outcome) & {

@@ -124,11 +124,11 @@ _OF_RELEASES = ("package", "wheel_cuda", "paddle_version")
 
 def without_installed(listed: Iterable[Claim], installed: Iterable[Claim]) -> list[Claim]:
     """Return the claims of lists of packages, without those about distributions that the job itself installs."""
-    nearer = {_about(claim) for claim in installed if claim.quantity in _OF_RELEASES}
-    return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _about(claim) not in nearer]
+    nearer = {_release_subject(claim) for claim in installed if claim.quantity in _OF_RELEASES}
+    return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _release_subject(claim) not in nearer]
 
 
-def _about(claim: Claim) -> str:
+def _release_subject(claim: Claim) -> str:
     """Return the distribution of a claim, or its other statement about releases."""
     if claim.quantity != "package":
         return f"({claim.quantity})"

@@ -80,7 +80,7 @@ class Outline:
 
     def assignments(self, function: Function | None) -> dict[str, list[ast.expr]]:
         """Return the values assigned to each variable in a function (None: outside all of them), by its dotted name."""
-        return self._assigned.get(id(function), {})
+        return self._assigned_values.get(id(function), {})
 
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
         """Return the calls in a function (None: outside all of them)."""
@@ -140,7 +140,7 @@ class Outline:
         )
 
     @functools.cached_property
-    def _assigned(self) -> dict[int, dict[str, list[ast.expr]]]:
+    def _assigned_values(self) -> dict[int, dict[str, list[ast.expr]]]:
         found: dict[int, dict[str, list[ast.expr]]] = {}
         for kind in (ast.Assign, ast.AugAssign, ast.AnnAssign):
             for node in self._walked.by_kind.get(kind, ()):

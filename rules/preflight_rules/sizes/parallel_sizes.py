@@ -513,10 +513,10 @@ def program_sizes_refused(job: Job) -> Iterator[Verdict]:
         for row in _programs():
             if re.fullmatch(row.match, launch.program) is None or not all(name in given for name in row.needs):
                 continue
-            yield _judged(job, launch, row, given)
+            yield _program_verdict(job, launch, row, given)
 
 
-def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:
+def _program_verdict(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:
     def value_of(name: str) -> int:
         if name == _RANKS:
             found = numbers(ranks_started(job, launch.scope)[0])

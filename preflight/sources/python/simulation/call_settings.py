@@ -343,7 +343,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.{MAKER}", Known(maker), at
     if isinstance(value, External) and value.call is not None and value.file is not None:
         yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords)), at
-        for name, node, item in _given(value.call, maker, value.arguments, value.keywords):
+        for name, node, item in _constructor_arguments(value.call, maker, value.arguments, value.keywords):
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
     if key in _MEETING_PLACES and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
         yield f"{key}.of_each_process", Known(True), at
@@ -353,7 +353,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.extends", Known(value.owner.foreign.last), at
 
 
-def _given(
+def _constructor_arguments(
     call: ast.Call, maker: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Iterator[tuple[str, ast.AST, Any]]:
     """Yield the arguments of the call that made an object, by name, each with its place."""

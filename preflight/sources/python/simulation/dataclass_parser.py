@@ -53,7 +53,7 @@ def options_of(owner: ClassValue, default_of: Callable[[Any], Any], call: ast.Ca
     return parser
 
 
-def made(
+def make_instance(
     owner: ClassValue, values: Mapping[str, Any] | None, default_of: Callable[[Any], Any], region: object
 ) -> Instance:
     """Return the object of a class with the values of a line or a file; with unknown ones where these are not known."""

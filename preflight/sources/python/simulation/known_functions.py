@@ -893,7 +893,7 @@ class Library:
                 if refusal:
                     run.refuse(node, frame, refusal)
                 values = parsed.items
-            found.append(dataclass_parser.made(owner, values, default_of, run.region))
+            found.append(dataclass_parser.make_instance(owner, values, default_of, run.region))
         return tuple(found) if found else UNKNOWN
 
     def _convert(self, run: Interpreter, node: ast.expr, frame: Frame) -> Callable[[Any, str], Any]:

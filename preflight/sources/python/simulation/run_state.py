@@ -186,7 +186,7 @@ class Failure(NamedTuple):
 class Signal(Exception):
     """The reason why a block ends before its last statement."""
 
-    def again(self) -> Signal:
+    def without_traceback(self) -> Signal:
         """Return a copy without the traceback, whose frames would keep everything that the run created alive."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
