@@ -164,12 +164,12 @@ class Outline:
 
     @functools.cached_property
     def _passed_on(self) -> frozenset[str]:
-        found: set[str] = set()
+        passed_names: set[str] = set()
         for node in self._walked.by_kind.get(ast.Call, ()):
             if isinstance(node, ast.Call):
                 given = [*node.args, *(keyword.value for keyword in node.keywords)]
-                found.update(item.id for item in given if isinstance(item, ast.Name))
-        return frozenset(found)
+                passed_names.update(item.id for item in given if isinstance(item, ast.Name))
+        return frozenset(passed_names)
 
     @functools.cached_property
     def _attributes(self) -> dict[str, list[ast.expr]]:
