@@ -161,19 +161,19 @@ Place: TypeAlias = "Claim | Span | Launch | Note | Location"
 
 
 def passed(subject: str) -> Verdict:
-    """State that the subject was judged and has no fault."""
+    """Return the verdict that the subject was judged and has no fault."""
     return Verdict(Status.PASS, subject)
 
 
 def not_applicable(subject: str, reason: str) -> Verdict:
-    """State that the rule or check does not apply to the subject."""
+    """Return the verdict that the rule or check does not apply to the subject."""
     return Verdict(Status.NOT_APPLICABLE, subject, reason)
 
 
 def unknown(
     subject: str, reason: str, *, nodes: Iterable[str] = (), required: bool = False, at: Place | None = None
 ) -> Verdict:
-    """State that the subject could not be judged, for this reason.
+    """Return the verdict that the subject could not be judged, for this reason.
 
     Args:
         nodes: the nodes that this leaves undecided; none if it is not about particular nodes.
@@ -215,7 +215,7 @@ def failed(
     waits_at: str = "",
     processes: Iterable[str] = (),
 ) -> Verdict:
-    """State a fault, with its primary location or fact first; a fault without one cannot be stated.
+    """Return the verdict of a fault, with its primary location or fact first; a fault without one cannot be stated.
 
     Args:
         message: what was seen and what was expected, quoting the user's own spelling.

@@ -96,7 +96,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
     """Return the first claim without a certain value, and why it is uncertain.
 
     A claim depends on its value being known, and on its branch: a claim under a condition that the launch is not under
-    may not be in force.
+    may not be effective.
     """
     for claim in claims:
         if isinstance(claim.value, Unresolved):

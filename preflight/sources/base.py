@@ -108,7 +108,7 @@ class Source(Protocol):
         ...
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the file's claims in `scope`; `role` is how another file refers to it (`config`, `hostfile` ...).
+        """Return the file's claims in `scope`; `role` is how another file refers to it (`config`, `hostfile` ...).
 
         Never raises for bad input: a malformed file gives a located note and as many claims as possible.
         """

@@ -73,7 +73,7 @@ class _Stage:
 
 
 def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
-    """State the variables of the last stage, and the launch that the image runs."""
+    """Read the variables of the last stage, and the launch that the image runs."""
     from preflight.sources.launchers.launch_lines import read_commands
 
     text = FileText(file.path, file.text)
@@ -291,7 +291,7 @@ class _Services:
         self._text = FileText(self.file.path, self.file.text)
 
     def read(self, service: Member) -> None:
-        """State one service."""
+        """Add claims for one service."""
         from preflight.sources.launchers.launch_lines import read_commands
 
         node = service.node
@@ -493,7 +493,7 @@ class ComposeSource:
         return _COMPOSE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the resources and the command of each service."""
+        """Read the resources and the command of each service."""
         return read_services(file, tree)
 
 
@@ -519,5 +519,5 @@ class DockerfileSource:
         return is_container_file(file.path) and _FROM.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the variables of the last stage, and the launch that the image runs."""
+        """Read the variables of the last stage, and the launch that the image runs."""
         return read_image(file, tree, scope)

@@ -159,7 +159,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def hca_filter(job: Job, node: str = "") -> HcaFilter | None:
-    """Return the filter of devices in force on `node`."""
+    """Return the effective filter of devices on `node`."""
     names, _claims = backends(job)
     for variable in ("NCCL_IB_HCA", "UCX_NET_DEVICES"):
         found = variable_value(job, variable, node)

@@ -372,7 +372,7 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
 
 @smoke_check("SMK016", "gpu-computes-wrongly", severity=Severity.ERROR)
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Products of matrices on each GPU have the exactly known bits, each time.
+    """Matrix multiplication on each GPU gives exactly the known bits, each time.
 
     What it checks: products of integers in fp32, TF32, bf16 and fp16, whose sums are exact in any order, up to 40 times
     each; every element is compared with the value computed on the host.

@@ -73,7 +73,7 @@ class DotenvSource:
         return _RANK_VARIABLES.search(file.text[:20000]) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State every variable, in the scope of the launch that uses the file."""
+        """Read every variable, in the scope of the launch that uses the file."""
         notes: list[Note] = []
         claims: dict[str, Claim] = {}
         for claim in _variable_claims(file, scope, notes, prefix="OMPI_MCA_" if role == MPI_PARAMETERS else ""):
@@ -182,7 +182,7 @@ class HostfileSource:
         )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the hosts, their slots, and the totals; after a bad line, which becomes a note, totals are unknown."""
+        """Read the hosts, their slots, and the totals; after a bad line, which becomes a note, totals are unknown."""
         # Checked before a line is read: claims about only the first hosts would be wrong for the job.
         if file.text.count("\n") > MAX_LINES:
             message = f"{file.path} has more than {MAX_LINES} lines, too many for a hostfile; it was not read"

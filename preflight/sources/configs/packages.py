@@ -173,7 +173,7 @@ class RequirementsSource:
         return in_folder or (bool(CONDA_NAME.fullmatch(name)) and bool(_CONDA_KEYS.search(file.text[:_HEAD])))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the frameworks it lists, and the files it includes. Lines of unknown form are skipped."""
+        """Read the frameworks that the file lists, and the files that it includes. Lines of unknown form are skipped."""
         stated: list[Claim] = []
         references: list[Reference] = []
         for span, text, package in _required_entries(file):
@@ -287,7 +287,7 @@ class LockFileSource:
         return posixpath.basename(file.path) in _NAMES
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the frameworks it pins."""
+        """Read the frameworks that the file pins."""
         found = grouped((package.name, (package, span, spelling)) for package, span, spelling in _locked_entries(file))
         stated: list[Claim] = []
         for entries in found.values():

@@ -62,7 +62,7 @@ class RecipesSource:
         return bool(_LAUNCHES.search(file.text)) or (_is_notebook(file) and bool(_STARTED.search(file.text)))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the launches in its command lines."""
+        """Return the claims of the launches in the file's command lines."""
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.python.python_source import read_notebook
         from preflight.sources.shell.evaluator import evaluate_code
@@ -213,7 +213,7 @@ class MakefileSource:
         )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the launches in its recipes."""
+        """Return the claims of the launches in the file's recipes."""
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.shell.evaluator import evaluate_code
 

@@ -136,7 +136,7 @@ class TrainingSettingsSource:
         return any(one.search(head) is not None and other.search(head) is not None for one, other in pairs)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
+        """Read the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
         document = document_of(file)
         node_claims = NodeClaims(file, SOURCE, scope)
         notes = list(node_claims.notes(document))
@@ -252,7 +252,7 @@ class FrameworkConfigSource:
         return bool(tops - {"defaults"}) and _BELOW.search(head) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the sizes of the job, including those from files that it inherits from."""
+        """Read the sizes of the job, including those from files that it inherits from."""
         document = document_of(file)
         notes: list[Note] = list(NodeClaims(file, self.name).notes(document))
         run = file_config(file.path, tree)

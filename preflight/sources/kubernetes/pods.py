@@ -60,7 +60,7 @@ _GANG_SCHEDULER = re.compile(
 
 
 def state_pods(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
-    """State everything that the pods of one role request, in `scope`."""
+    """Add claims for everything that the pods of one role request, in `scope`."""
     _replicas(node_claims, role, scope)
     state_labels(node_claims, role.template, scope)
     pod = role.pod
@@ -94,7 +94,7 @@ def containers_of(pod: Node) -> Iterator[Node]:
 
 
 def state_labels(node_claims: NodeClaims, holder: Node, scope: Scope) -> None:
-    """State the meshes and gangs that labels and annotations request."""
+    """Add claims for the meshes and gangs that labels and annotations request."""
     for part in ("annotations", "labels"):
         for member in holder.members_at("metadata", part):
             if member.key in _MESH:
@@ -154,7 +154,7 @@ def _plain(item: Plain) -> str:
 
 
 def _volumes(node_claims: NodeClaims, pod: Node, scope: Scope) -> dict[str, tuple[Value, Member]]:
-    """State host paths and claims; return the volumes in memory, or on the node, by name."""
+    """Add claims for host paths and volume claims; return the volumes in memory, or on the node, by name."""
     sizes: dict[str, tuple[Value, Member]] = {}
     for volume in pod.items_at("volumes"):
         name = volume.text("name")
@@ -298,7 +298,7 @@ _GPU_CLASS = re.compile(r"(?:gpu|mig|vfio\.gpu)\.nvidia\.com|gpu\.amd\.com|gpu\.
 
 
 def state_claims(node_claims: NodeClaims, role: Role, known: Sequence[Node], scope: Scope) -> None:
-    """State the GPUs that the pods of a role claim, and the compute domain that they join."""
+    """Add claims for the GPUs that the pods of a role claim, and the compute domain that they join."""
     found: list[tuple[Value, Member]] = []
     for claim in role.pod.items_at("resourceClaims") if role.pod is not None else ():
         member = claim.member("resourceClaimTemplateName") or claim.member("resourceClaimName")

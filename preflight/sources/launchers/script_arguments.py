@@ -96,7 +96,7 @@ _REQUIRED = frozenset(("world_size", "ps_workers"))
 
 
 def program_claims(line: LaunchLine, path: str, words: Sequence[Word], tree: Tree) -> tuple[Claim, ...]:
-    """State the rank, sizes and endpoint that the words and variables of a launch pass to a program.
+    """Return claims about the rank, sizes and endpoint that the words and variables of a launch pass to a program.
 
     Args:
         line: the launch line.

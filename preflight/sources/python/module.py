@@ -163,7 +163,7 @@ class Module:
         because: tuple[Claim, ...] = (),
         source: str = "python",
     ) -> Claim:
-        """State a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
+        """Return a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
         place = at.value if isinstance(at, ast.keyword) else at
         claim = Claim(
             quantity=quantity,
@@ -180,7 +180,7 @@ class Module:
         return in_branches(claim, self.branches(at))
 
     def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:
-        """State a feature of the script; `others` are further places that show it."""
+        """Return the claim of a feature of the script; `others` are further places that show it."""
         because = tuple(self.claim("script_feature", f"part of {name}", other, condition="") for other in others)
         return self.claim("script_feature", name, at, because=because, condition=condition)
 

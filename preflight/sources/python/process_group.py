@@ -135,7 +135,9 @@ def _backend(module: Module, expression: ast.expr) -> Value:
 
 
 def spawned_processes(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """State the processes that `mp.spawn` starts, if every rank reaches the call and nothing requires a launcher."""
+    """Yield claims about the processes that `mp.spawn` starts, if every rank reaches the call and nothing requires a
+    launcher.
+    """
     count = argument(call, "nprocs", 2)
     guard_of = ranks_of(module).guard_of(call)
     if count is not None and guard_of.who is RankSet.ALL and _LAUNCHED.search(module.file.text) is None:

@@ -70,7 +70,7 @@ class Program:
 
     @functools.cached_property
     def _own(self) -> list[Module] | None:
-        """Return the modules of the user's own; None if there are too many, one cannot be parsed, or code sets any
+        """Return the user's modules; None if there are too many, one cannot be parsed, or code sets any
         names.
         """
         texts, complete = imports.texts_of_modules(self.script)
@@ -87,7 +87,7 @@ class Program:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all modules of the user's own could be read."""
+        """Return whether all user modules could be read."""
         return self._own is not None
 
     def called(self, module: Module, call: ast.Call) -> list[tuple[Module, Function]]:

@@ -135,7 +135,7 @@ class PythonSource:
         return head.startswith("#!") and "python" in head and "." not in file.path.rpartition("/")[2]
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the script's claims; a script that cannot be parsed gives one note at the location of the error.
+        """Return the script's claims; a script that cannot be parsed gives one note at the location of the error.
 
         Without a role (a file of a folder that nothing starts) a file without any relevant word is not parsed. In the
         roles `module` and `submodule` (imported by the script) only claims about process groups, epochs and long work

@@ -66,7 +66,7 @@ class ShellSource:
         return bool(_SHEBANG.match(head)) or bool(re.search(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s+-", head, re.MULTILINE))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the script's header and launches."""
+        """Return the claims of the script's header and launches."""
         from preflight.sources.launchers import batch_jobs, slurm
         from preflight.sources.launchers.batch_jobs import batch_header, state_steps
         from preflight.sources.launchers.claim_builder import ClaimBuilder

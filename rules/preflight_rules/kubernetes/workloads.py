@@ -51,7 +51,7 @@ class Role:
     count: Claim
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """Return the claims about this role's pods that are in force."""
+        """Return the claims about this role's pods that are effective."""
         return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
 
     def every(self, quantity: str) -> tuple[Claim, ...]:

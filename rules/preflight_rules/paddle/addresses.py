@@ -369,7 +369,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep one of the two. To bound the growing allocator set FLAGS_gpu_memory_limit_mb.
 
-    Known limits: A growing allocator that is in force because it is the default (Paddle 2.0 on) is not reported.
+    Known limits: A growing allocator that is set only by default (Paddle 2.0 on) is not reported.
     """
     by_flag = {(subject, name): (launch, claim) for subject, launch, name, claim in _flags(job)}
     for (subject, name), (launch, share) in by_flag.items():

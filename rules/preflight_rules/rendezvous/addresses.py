@@ -69,8 +69,8 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
 
-    What it checks: For a launch over more than one node, that the rendezvous endpoint or master address in force is not
-    loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
+    What it checks: For a launch over more than one node, that the effective rendezvous endpoint or master address is
+    not loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
     when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names is
     checked in the same way, with a warning.
 

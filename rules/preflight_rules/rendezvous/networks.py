@@ -316,7 +316,7 @@ _MAX_LENGTH = 15
 
 
 class Filter(NamedTuple):
-    """An interface variable in force for one launch. `several`: whether it spans several nodes; None if unknown."""
+    """An interface variable that is set for one launch. `several`: whether it spans several nodes; None if unknown."""
 
     subject: str
     name: str

@@ -300,7 +300,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 continue
             keys = by_place.setdefault(_section_path(name, claim, launch), {})
             full = full_name(name, key)
-            # What the line says is in force, whatever a file says.
+            # What the line says is effective, whatever a file says.
             if (
                 name == "verl"
                 or full not in keys

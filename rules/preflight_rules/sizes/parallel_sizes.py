@@ -675,7 +675,7 @@ def _related_claims(others: list[Claim]) -> str:
 
 
 def _framework_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """Return the claims in force that the framework itself reads, without a scheduler's claims."""
+    """Return the effective claims that the framework itself reads, without a scheduler's claims."""
     return tuple(claim for claim in job.setting(quantity, scope) if not claim.scope.role)
 
 

@@ -264,7 +264,7 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *,
         # The text shows one function, the run all of them.
         return True
     if name.endswith(f".{MAKER}") and known.value != value:
-        # The text shows the function of the user's own that returns an object, the run the class that it is of.
+        # The text shows the user-defined function that returns an object, the run the class that it is of.
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
     return (
         isinstance(known.value, Unresolved)

@@ -94,7 +94,7 @@ class Interpreter(Calls):
         return self._modules[file.path]
 
     def module_named(self, name: str, frame: Frame) -> ModuleValue | None:
-        """Return the module of the user's own that a module imports by this name; None if it is not one."""
+        """Return the user module that a module imports by this name; None if it is not one."""
         file = self._find_module(frame.module.file, name, 0)
         return self.import_module(file) if file is not None else None
 
@@ -581,7 +581,7 @@ class Interpreter(Calls):
         self._assign_name(node.name, shown, frame)
 
     def _is_made(self, made: ClassValue, node: ast.ClassDef, frame: Frame) -> bool:
-        """Run what a base does with a new class; False where a metaclass of the user's own makes it."""
+        """Run what a base does with a new class; False where a user-defined metaclass makes it."""
         keywords = {each.arg or "": self.value(each.value, frame) for each in node.keywords}
         is_own = isinstance(keywords.pop("metaclass", None), (ClassValue, FunctionValue))
         found = made.lookup("__init_subclass__", above=made)
