@@ -173,7 +173,9 @@ class RequirementsSource:
         return in_folder or (bool(CONDA_NAME.fullmatch(name)) and bool(_CONDA_KEYS.search(file.text[:_HEAD])))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """Read the frameworks that the file lists, and the files that it includes. Lines of unknown form are skipped."""
+        """Read the frameworks that the file lists, and the files that it includes. Lines of unknown form are
+        skipped.
+        """
         stated: list[Claim] = []
         references: list[Reference] = []
         for span, text, package in _required_entries(file):

@@ -57,7 +57,9 @@ _MAX_PARTS = 60
 
 
 def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> None:
-    """Add claims for the fields of an object, of its parts, and of its pods; `whole` if all its fields could be read."""
+    """Add claims for the fields of an object, of its parts, and of its pods; `whole` if all its fields could be
+    read.
+    """
     root = workload.root
     head = root.member("kind")
     shape = SHAPES.get((root.text("apiVersion"), root.text("kind")))

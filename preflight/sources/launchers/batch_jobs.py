@@ -730,7 +730,9 @@ def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
 
 
 def _wait_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
-    """Return claims about the script's own `wait` and `trap` commands; a shell inside srun waits for its own processes."""
+    """Return claims about the script's own `wait` and `trap` commands; a shell inside srun waits for its own
+    processes.
+    """
     if not words or command.outer is not None or words[0] not in ("wait", "trap"):
         return ()
     builder = ClaimBuilder("shell", Scope(), command.condition)

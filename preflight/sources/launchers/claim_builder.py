@@ -339,7 +339,9 @@ def endpoint(value: Value, parts: tuple[Value, ...] = ()) -> tuple[Value, Value 
 def state_endpoint(
     builder: ClaimBuilder, given: GivenOption | None, read: Callable[[Value], Value] = lambda value: value
 ) -> Value | None:
-    """Add claims for an endpoint, its host and its port, and return the port; `read` removes what is before the host."""
+    """Add claims for an endpoint, its host and its port, and return the port; `read` removes what is before the
+    host.
+    """
     if given is None:
         return None
     builder.add_setting("rendezvous_endpoint", given, as_text)

@@ -196,7 +196,9 @@ def _convert(item: Plain, kind: str | None) -> Plain:
 
 
 def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """Add claims for the trainer's switches. Where its parser reads the line, a word after a switch must be a boolean."""
+    """Add claims for the trainer's switches. Where its parser reads the line, a word after a switch must be a
+    boolean.
+    """
     found: dict[str, GivenOption] = {}
     refused: dict[str, GivenOption] = {}
     for word, following in itertools.zip_longest(words, words[1:]):
@@ -226,8 +228,7 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
             quantity, reader = SETTINGS[dest]
             builder.add_setting(quantity, given, reader)
 
-
-def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+ def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
     """Add claims for `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another program."""
     for word, following in itertools.pairwise(words):
         name, equals, value = (text_of(word) or "").partition("=")

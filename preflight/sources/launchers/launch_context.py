@@ -401,7 +401,9 @@ _SOURCES = re.compile(r"\bsource\b|(?:^|[\s;&'\"])\.\s")
 
 
 def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
-    """Add claims for each variable that a word in an inner shell needs, and that the shell around it does not hand on."""
+    """Add claims for each variable that a word in an inner shell needs, and that the shell around it does not
+    hand on.
+    """
     outer = line.command.outer
     if outer is None or any(_SOURCES.search(word.spelling) for word in outer.words):
         return

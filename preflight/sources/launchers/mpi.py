@@ -111,7 +111,9 @@ def _unlike(option: GivenOption) -> GivenOption:
 
 
 def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    """Add claims for tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the hostfile."""
+    """Add claims for tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the
+    hostfile.
+    """
     _state_program(builder, scanned, word)
     # The program that starts the tasks decides their number, whatever the allocation is.
     builder.add_setting("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
