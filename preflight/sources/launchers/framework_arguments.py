@@ -228,8 +228,11 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
             quantity, reader = SETTINGS[dest]
             builder.add_setting(quantity, given, reader)
 
- def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """Add claims for `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another program."""
+
+def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
+    """Add claims for `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another
+    program.
+    """
     for word, following in itertools.pairwise(words):
         name, equals, value = (text_of(word) or "").partition("=")
         value_text = value if equals else text_of(following) or ""
