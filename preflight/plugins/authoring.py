@@ -275,12 +275,12 @@ def failed(
 
 
 def command(*words: str, on: Iterable[str] = ()) -> Command:
-    """Return these words as one quoted shell line, to run on these nodes or in the reader's own shell."""
+    """Return `words` as one quoted shell line, to run on the nodes `on` or in the reader's own shell."""
     return Command(shlex.join(words), tuple(on))
 
 
 def root_command(*words: str, on: Iterable[str] = ()) -> Command:
-    """Return these words as a shell line for a command that needs root; see `command`."""
+    """Return `words` as a shell line for a command that needs root; see `command`."""
     return command("sudo", *words, on=on)
 
 

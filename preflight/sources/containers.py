@@ -489,7 +489,7 @@ class ComposeSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a Compose file, and services."""
+        """Return whether the file has the name of a Compose file, and services."""
         return _COMPOSE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:

@@ -225,7 +225,9 @@ class TaskFileSource:
         self.roles = (task_role(orchestrator.name),)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with the keys of such a task, or with a name that only such files have."""
+        """Return whether the file is YAML with the keys of an orchestrator's task, or with a name that only
+        such files have.
+        """
         path = file.path.lower()
         if not path.endswith((".yaml", ".yml")):
             return False

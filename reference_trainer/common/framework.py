@@ -483,7 +483,7 @@ def _text(value: Any) -> str:
 
 
 def _same_address(one: str, other: str) -> bool:
-    """Return whether these are one PCI address; domains have four or eight digits."""
+    """Return whether `one` and `other` are the same PCI address; domains have four or eight digits."""
     return one.lower()[-12:].lstrip("0") == other.lower()[-12:].lstrip("0")
 
 

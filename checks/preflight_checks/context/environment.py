@@ -185,7 +185,7 @@ _plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
-    """Return whether this kind of job reads a group's variables. Unread ones may stay in a profile."""
+    """Return whether a job of this kind reads a group's variables. Unread ones may stay in a profile."""
     if group.job_kinds == "nccl":
         names, _ = backends(job)
         return "nccl" in names or bool(gpu_claims(job))

@@ -574,7 +574,7 @@ def kernel_network(params: dict[str, Any]) -> KernelNetwork:
 
 
 def visible_network() -> KernelNetwork:
-    """Return the same settings; all of them unknown if /proc/sys/net cannot be read."""
+    """Return the kernel's network settings; all of them unknown if /proc/sys/net cannot be read."""
     try:
         return kernel_network({})
     except ProbeUnavailable:

@@ -291,7 +291,7 @@ def _still_stuck(processes: list[Process]) -> list[Process]:
 
 
 def _relatives(table: dict[int, Entry], pid: int) -> set[int]:
-    """Return this process, its ancestors, and all processes that they have started for this run."""
+    """Return the process `pid`, its ancestors, and all processes that they have started for this run."""
     above = {pid}
     at = pid
     while at in table and table[at].parent > 1:

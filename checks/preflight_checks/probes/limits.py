@@ -208,7 +208,7 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Return whether it is mounted read-only."""
+        """Return whether the file system is mounted read-only."""
         return "ro" in self.options.split(",")
 
     @property

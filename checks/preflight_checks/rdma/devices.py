@@ -105,7 +105,7 @@ class HcaFilter:
 
     @property
     def excludes(self) -> bool:
-        """Return whether it excludes ports instead of choosing them."""
+        """Return whether the filter excludes ports instead of choosing them."""
         return self.value.startswith("^")
 
     @property
@@ -124,7 +124,7 @@ class HcaFilter:
         return tuple(found)
 
     def selects(self, device: str, port: int) -> bool:
-        """Return whether it selects this port of this device."""
+        """Return whether the filter selects the port of the device."""
         parts = self.parts
         if not parts or parts == (("all", 0),):
             return True
@@ -132,7 +132,7 @@ class HcaFilter:
         return matched != self.excludes
 
     def names(self, device: str) -> bool:
-        """Return whether it names this device."""
+        """Return whether the filter names the device."""
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
     def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Port:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether NCCL uses it."""
+        """Return whether NCCL uses the port."""
         return self.port.active and self.port.link_layer in ("InfiniBand", "Ethernet", "")
 
 

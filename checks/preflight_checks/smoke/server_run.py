@@ -323,7 +323,7 @@ def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
 
 
 def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
-    """Return the same processes on one machine: every endpoint moves to loopback, with a unique port.
+    """Return the processes on one machine: every endpoint moves to loopback, with a unique port.
 
     The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
     known. Equal endpoints stay equal, and different lists stay different.

@@ -121,7 +121,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def by_sockets(report: RankReport) -> bool | None:
-    """Return whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    """Return whether the rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
         return nccl.sockets

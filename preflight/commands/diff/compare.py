@@ -673,7 +673,7 @@ class _Coverage:
         return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
 
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these nodes that were not checked, or for which the check was undecided."""
+        """Return those of `nodes` that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
         unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
         unreached = self._unreached_reason(nodes)

@@ -104,7 +104,7 @@ _OF_HYDRA = re.compile(r"^defaults:|^[ \t]*_target_:|\$\{", re.MULTILINE)
 
 
 def with_underscores(root: Node) -> Node:
-    """Return the same mapping with `_` for `-` in its keys."""
+    """Return a copy of the mapping with `_` for `-` in its keys."""
     return replace(root, members=tuple(replace(item, key=item.key.replace("-", "_")) for item in root.members))
 
 
@@ -349,7 +349,9 @@ class DeepSpeedSource:
     roles = ("config",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
+        """Return whether the file is JSON with keys that only DeepSpeed has, or with shared ones and
+        DeepSpeed's name.
+        """
         name = posixpath.basename(file.path)
         if not name.lower().endswith((".json", ".hjson", ".jsonc")):
             return False
@@ -618,7 +620,7 @@ class PaddleRecSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with a runner that has PaddleRec's keys."""
+        """Return whether the file is YAML with a runner that has PaddleRec's keys."""
         if not file.path.lower().endswith((".yaml", ".yml")) or _RUNNER.search(file.text) is None:
             return False
         return _PADDLEREC_KEYS.search(file.text) is not None
@@ -714,7 +716,7 @@ class IndexListSource:
     roles = ("index",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of an index file and its first lines are paths, one per line and nothing
+        """Return whether the file has the name of an index file and its first lines are paths, one per line and nothing
         else.
         """
         if posixpath.basename(file.path) not in ("train.list", "test.list"):

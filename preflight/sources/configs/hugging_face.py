@@ -63,7 +63,7 @@ class ModelConfigSource:
     roles = (MODEL_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is JSON with a model's type, layers and width."""
+        """Return whether the file is JSON with a model's type, layers and width."""
         if not file.path.lower().endswith(".json"):
             return False
         head = file.text[:_MODEL_HEAD]
@@ -524,7 +524,7 @@ class AccelerateSource:
     roles = (ACCELERATE_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML or JSON with Accelerate's distribution settings."""
+        """Return whether the file is YAML or JSON with Accelerate's distribution settings."""
         if not file.path.lower().endswith((".yaml", ".yml", ".json")):
             return False
         head = file.text[:_ACCELERATE_HEAD]

@@ -164,7 +164,7 @@ class HostfileSource:
     roles = ("hostfile",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a hostfile and most of its first lines are hosts."""
+        """Return whether the file has the name of a hostfile and most of its first lines are hosts."""
         name = posixpath.basename(file.path)
         if name.lower().endswith(_OTHER_SUFFIXES) or not _NAMED.fullmatch(name):
             return False

@@ -62,7 +62,7 @@ def package_of(text: str) -> Package | None:
 
 
 def conda_package_of(text: str) -> Package | None:
-    """Return the same for a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
+    """Return the package of a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
     found = _CONDA.fullmatch(text.strip())
     if found is None:
         return None
@@ -165,7 +165,7 @@ class RequirementsSource:
     roles = ("requirements",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of such a file; YAML must also have conda's keys."""
+        """Return whether the file has the name of a list of packages; YAML must also have conda's keys."""
         name = posixpath.basename(file.path)
         if name == "pyproject.toml" or _PIP.fullmatch(name):
             return True
@@ -285,7 +285,7 @@ class LockFileSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a lock file; such names have no other use."""
+        """Return whether the file has the name of a lock file; such names have no other use."""
         return posixpath.basename(file.path) in _NAMES
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:

@@ -56,7 +56,7 @@ class RecipesSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has such a name and launches something."""
+        """Return whether the file has a name of this kind and launches something."""
         if _NAME.fullmatch(posixpath.basename(file.path)) is None:
             return False
         return bool(_LAUNCHES.search(file.text)) or (_is_notebook(file) and bool(_STARTED.search(file.text)))
@@ -207,7 +207,7 @@ class MakefileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a Makefile and launches something."""
+        """Return whether the file has the name of a Makefile and launches something."""
         return _MAKEFILE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(
             _MAKE_LAUNCHES.search(file.text)
         )

@@ -119,8 +119,8 @@ class TrainingSettingsSource:
     starts_jobs = False
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults
-        list.
+        """Return whether the file has a size of a job and a key that only trainers or launchers have, or Hydra's
+        defaults list.
         """
         if not file.path.lower().endswith((".yaml", ".yml", ".toml", *structured.SUFFIXES)):
             return False
@@ -239,7 +239,7 @@ class FrameworkConfigSource:
     roles = ("composed",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with the sections of one of these frameworks."""
+        """Return whether the file is YAML with the sections of one of these frameworks."""
         if not file.path.lower().endswith((".yaml", ".yml")):
             return False
         head = file.text[:_FRAMEWORK_HEAD]

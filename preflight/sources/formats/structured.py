@@ -480,7 +480,7 @@ def file_pieces(file: SourceFile) -> tuple[Piece, ...]:
 
 
 def shift_node(node: Node, by: int) -> Node:
-    """Return the same value, moved `by` characters towards the end of the text."""
+    """Return a copy of the node, moved `by` characters towards the end of the text."""
     spend()
     return Node(
         node.kind,

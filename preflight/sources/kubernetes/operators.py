@@ -360,7 +360,7 @@ def pods(workload: Workload) -> Value:
 
 
 def _is_indexed(workload: Workload) -> bool:
-    """Return whether it is a Job whose pods are numbered, or may be, if a template decides it."""
+    """Return whether the workload is a Job whose pods are numbered, or may be, if a template decides it."""
     mode = workload.spec.member("completionMode")
     return workload.kind == "Job" and mode is not None and mode.node.value != "NonIndexed"
 

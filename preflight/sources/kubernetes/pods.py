@@ -605,7 +605,7 @@ class PodTree:
         return self._tree.names(folder)
 
     def is_script(self, name: str) -> bool:
-        """Return whether this is the name of a mounted file that is read together with the command that runs it."""
+        """Return whether `name` is that of a mounted file that is read together with the command that runs it."""
         return name in self.documents
 
     def written(self) -> Iterator[WrittenFile]:

@@ -517,8 +517,8 @@ def _has_servers(workload: Workload) -> bool:
 
 
 def _is_accelerated_set(workload: Workload) -> bool:
-    """Return whether it is a JobSet of several pods with accelerators or a TPU slice: a Python program in them forms
-    the group by itself.
+    """Return whether the workload is a JobSet of several pods with accelerators or a TPU slice: a Python program in
+    them forms the group by itself.
     """
     if _is_tpu_slice(workload):
         return True
@@ -527,8 +527,8 @@ def _is_accelerated_set(workload: Workload) -> bool:
 
 
 def _is_tpu_slice(workload: Workload) -> bool:
-    """Return whether it is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is one
-    host.
+    """Return whether the workload is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is
+    one host.
     """
     indexed = workload.kind == "Job" and workload.spec.text("completionMode") == "Indexed"
     return indexed and any(_holds(role, _TPU) for role in workload.roles)
@@ -552,7 +552,7 @@ def _role_scope(scope: Scope, role: Role) -> Scope:
 
 
 def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
-    """Return whether this only repeats a variable that the operator sets and the manifest does not contain."""
+    """Return whether the claim only repeats a variable that the operator sets and the manifest does not contain."""
     slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
     return slot is not None and claim.span == slot.place.span
 

@@ -497,7 +497,7 @@ def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Wor
 
 
 def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> bool:
-    """Return whether these arguments, or the file of LightningCLI among them, make Lightning start several
+    """Return whether the arguments, or the LightningCLI file among them, make Lightning start several
     processes.
     """
     found = find_overrides(words)

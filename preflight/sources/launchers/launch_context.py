@@ -81,7 +81,7 @@ def container_starts(command: Command) -> Iterator[Wrapper]:
 
 
 def _starts_container(wrapper: Wrapper) -> bool:
-    """Return whether this is `run`, not `exec` in a running container: only a new container gets resources."""
+    """Return whether the wrapper is `run`, not `exec` in a running container: only a new container gets resources."""
     words = wrapper.command.words
     at = next((index for index, word in enumerate(words) if word.span == wrapper.word.span), None)
     if at is None:

@@ -323,7 +323,7 @@ def _add(builder: ClaimBuilder, quantity: str, value: Value, given: GivenOption,
 
 
 def starts_one_task(scanned: ScannedLine) -> bool:
-    """Return whether it starts a single task, which is preparation and not a rank."""
+    """Return whether the line starts a single task, which is preparation and not a rank."""
     counts = [scanned.last(name) for name in ("sets", "tasks_per_set", "tasks")]
     return all(as_int(given.value) == Known(1) for given in counts if given is not None) and any(counts)
 

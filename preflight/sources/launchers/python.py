@@ -75,7 +75,7 @@ _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS",
 
 
 def has_ranks(environment: Mapping[str, Variable]) -> bool:
-    """Return whether these variables make a process one of several."""
+    """Return whether the variables make a process one of several."""
     if "MASTER_ADDR" in environment and any(name in environment for name in _RANK_VARIABLES):
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:

@@ -478,7 +478,7 @@ class StartedProgram:
         return Reading((*claims, *self.claims), (self.launch,), (*references, *self.references))
 
     def of_package(self) -> StartedProgram:
-        """Return the same for a program in an installed package: it names no script of the job."""
+        """Return a copy for a program in an installed package: it names no script of the job."""
         return StartedProgram(
             replace(self.launch, program=""),
             tuple(claim for claim in self.claims if claim.quantity != "script"),

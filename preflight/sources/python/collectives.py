@@ -307,7 +307,7 @@ def _in_loops_by_rank(module: Module) -> Iterator[Claim]:
 
 
 def _depends_on_rank(module: Module, count: ast.expr) -> bool:
-    """Return whether this is a range whose bounds contain the rank."""
+    """Return whether `count` is a range whose bounds contain the rank."""
     if not isinstance(count, ast.Call) or end_of(count.func) != "range":
         return False
     nodes = [node for bound in count.args[:2] for node in ast.walk(bound)]
@@ -451,7 +451,7 @@ def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
 
 
 def _after_swallowed(module: Module, statement: ast.stmt) -> bool:
-    """Return whether it follows a `try` that trains and whose handler swallows any error."""
+    """Return whether the statement follows a `try` that trains and whose handler swallows any error."""
     before = module.outline.before(statement)
     if not isinstance(before, ast.Try) or before.orelse or not _trains(before.body):
         return False
@@ -473,7 +473,7 @@ def _leaves(handler: ast.ExceptHandler) -> bool:
 
 
 def _trains(statements: list[ast.stmt]) -> bool:
-    """Return whether these statements do more than close resources."""
+    """Return whether the statements do more than close resources."""
     calls = [node for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
     names = {end_of(call.func) for call in calls}
     return bool(names - {"barrier", "destroy_process_group", "synchronize", "print", "info", "close", "is_initialized"})

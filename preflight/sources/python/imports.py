@@ -104,7 +104,7 @@ def in_tree(module: Module, name: str) -> bool:
 
 
 def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
-    """Yield the same for a file that was not parsed."""
+    """Yield the references of a file that was not parsed."""
     places = ((statement, lambda span=span: span) for statement, span in import_statements(file.path, file.text))
     return _references(places, file, files, role, scope)
 

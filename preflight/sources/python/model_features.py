@@ -405,7 +405,7 @@ def frozen_while_training(module: Module) -> Iterator[Claim]:
 
 
 def _is_parameter(module: Module, expression: ast.expr) -> bool:
-    """Return whether this is an argument of a function, such as the target of a loss."""
+    """Return whether the expression is an argument of a function, such as the target of a loss."""
     function = module.outline.function_of(expression)
     given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs] if function is not None else []
     return isinstance(expression, ast.Name) and any(each.arg == expression.id for each in given)

@@ -495,7 +495,7 @@ def value_of(given: ast.keyword | ast.expr) -> ast.expr:
 
 
 def is_none(expression: ast.expr) -> bool:
-    """Return whether this is a literal None."""
+    """Return whether the expression is a literal None."""
     return isinstance(expression, ast.Constant) and expression.value is None
 
 

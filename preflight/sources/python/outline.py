@@ -91,11 +91,11 @@ class Outline:
         return name in self._passed_on
 
     def is_else(self, node: ast.AST) -> bool:
-        """Return whether this is directly in an else branch."""
+        """Return whether the node is directly in an else branch."""
         return id(node) in self._else
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Return whether this is directly in the guarded part of a `try`."""
+        """Return whether the node is directly in the guarded part of a `try`."""
         return id(node) in self._guard_of
 
     def following(self, statement: ast.AST) -> Sequence[ast.stmt]:

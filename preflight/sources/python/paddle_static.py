@@ -229,7 +229,7 @@ def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
 
 
 def _is_listing(module: Module, given: ast.expr) -> bool:
-    """Return whether this is a literal list, or one that the script builds from the files of a folder."""
+    """Return whether `given` is a literal list, or one that the script builds from the files of a folder."""
     made = module.definition(given)
     if isinstance(made, ast.Call):
         return last(module.called(made)) in ("listdir", "glob")

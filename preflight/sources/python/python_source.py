@@ -321,7 +321,7 @@ def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
 
 
 def _rescope(reading: Reading, scope: Scope) -> Reading:
-    """Return the same reading, stated in `scope`."""
+    """Return a copy of the reading whose claims are in `scope`."""
     if scope == WHOLE_JOB:
         return reading
     # A training program that starts something itself is not the launcher of the job.

@@ -96,7 +96,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def is_trl_config(name: str) -> bool:
-    """Return whether this is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend
+    """Return whether `name` is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend
     TrainingArguments.
     """
     root, short = name.partition(".")[0], last(name)

@@ -59,7 +59,7 @@ class ShellSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether this is a shell script, by its name, its first line or its batch header."""
+        """Return whether the file is a shell script, by its name, its first line or its batch header."""
         head = file.text[:_HEAD]
         if file.path.lower().endswith(_SUFFIXES):
             return True

@@ -74,7 +74,7 @@ class Slot:
 
     @property
     def is_set(self) -> bool:
-        """Return whether it has a value."""
+        """Return whether the variable has a value."""
         return self.kind is not Kind.UNSET
 
     def scalar(self) -> Text:

@@ -809,7 +809,9 @@ def _claimed_values(claims: Sequence[Claim]) -> set[object]:
 
 
 def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
-    """Return whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
+    """Return whether `setup` is machine 0 with a loopback address, which is fine: its store listens on all
+    addresses.
+    """
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 

@@ -60,7 +60,7 @@ class Setup(NamedTuple):
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Return this source's claims about a quantity. The command line also counts for its configuration."""
+        """Return the source's claims about a quantity. The command line also counts for its configuration."""
         own = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
@@ -123,7 +123,7 @@ class Demand(NamedTuple):
     of_models: bool = False
 
     def violated(self, whole: int, part: int) -> bool:
-        """Return whether these two sizes do not fit."""
+        """Return whether the two sizes do not fit."""
         return whole < part if self.at_least else whole % part != 0
 
 
