@@ -56,7 +56,7 @@ class RecipesSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether the file has a name of this kind and launches something."""
+        """Return whether the file has the name of a notebook, justfile, Taskfile or tox.ini, and launches something."""
         if _NAME.fullmatch(posixpath.basename(file.path)) is None:
             return False
         return bool(_LAUNCHES.search(file.text)) or (_is_notebook(file) and bool(_STARTED.search(file.text)))
