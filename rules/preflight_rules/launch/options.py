@@ -255,7 +255,7 @@ def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Ver
         allowed = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         return failed(
             launch.id,
-            f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, and stops.",
+            f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, so it stops.",
             at=claim,
             remedy=f"Write a number {allowed}.",
         )

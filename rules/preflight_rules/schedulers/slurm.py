@@ -229,7 +229,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
             f"{quoted(first)} and {placed(second)} exclude each other: sbatch rejects the script.",
             at=second,
             also=((first, "the other"),),
-            remedy="Keep one of the two.",
+            remedy=f"Keep --{_option_name(first)} or --{_option_name(second)}, not both.",
         )
 
 

@@ -437,7 +437,7 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
                 f" one.",
                 at=steps[0],
                 also=((samples[0], "the other"),),
-                remedy="Keep one of the two.",
+                remedy="Keep --train-iters or --train-samples, not both.",
                 severity=Severity.WARNING if setup.has("--deepspeed") else None,
             )
         yield verdict or passed(setup.subject)

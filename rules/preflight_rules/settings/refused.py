@@ -148,7 +148,7 @@ def _setting_verdict(place: Given, setting: Setting, claim: Claim, version: str)
     assert known is not None
     return failed(
         place.subject,
-        f"{quoted(claim)} is rejected: {known.title} expects {expected[0]} for {setting.key}, and fails at startup"
+        f"{quoted(claim)} is rejected: {known.title} expects {expected[0]} for {setting.key}, so it fails at startup"
         + (f" (since {setting.since})." if setting.since else "."),
         at=claim,
         remedy=f"Write {expected[0]}, or remove the key.",
