@@ -73,7 +73,7 @@ def find_system(environment: Mapping[str, str]) -> BatchSystem | None:
 
 
 def reason(environment: Mapping[str, str]) -> str:
-    """Return why this process is inside a job of such a system; empty if it is not."""
+    """Return why this process is inside a job of a batch system; empty if it is not."""
     system = find_system(environment)
     return f"{system.file} is set: this is inside a job of {system.name}" if system is not None else ""
 
@@ -171,7 +171,9 @@ class SshExecutor(Executor):
         return lines[0] if lines else f"{self.program} of an unknown version"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of such a job; None outside of one. Raises ExecutorError if its list cannot be read."""
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError if its list is
+        unreadable.
+        """
         found = None if request.named else read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None
 

@@ -656,7 +656,7 @@ class _Coverage:
         self._records = {record.node.name: record for record in report.nodes}
 
     def why_unknown(self, finding: Finding, report_name: str) -> str:
-        """Return why this report would not show such a finding even if the fault existed; empty if it would."""
+        """Return why this report would not show the finding even if the fault existed; empty if it would."""
         unknown = self._unknown_outcomes.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
             return f"{report_name} did not check it"

@@ -66,7 +66,7 @@ class DotenvSource:
     roles = ("environment", MPI_PARAMETERS)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether its name is that of such a file, and it sets a variable that ranks read."""
+        """Return whether the file has the name of a file of variables, and sets a variable that ranks read."""
         name = posixpath.basename(file.path).lower()
         if not _NCCL.fullmatch(name) and (name.endswith(_NO_VARIABLES) or not _FILE_NAMES.fullmatch(name)):
             return False

@@ -535,7 +535,7 @@ def _is_tpu_slice(workload: Workload) -> bool:
 
 
 def _holds(role: Role, resource: re.Pattern[str]) -> bool:
-    """Return whether a container of the role's pods has such a resource."""
+    """Return whether a container of the role's pods has a limit for the resource."""
     if role.pod is None:
         return False
     limits = (container.members_at("resources", "limits") for container in containers_of(role.pod))

@@ -308,8 +308,8 @@ def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework
 
 
 def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """Return the claims of the arguments of such a program, in the scope of the launch; groups of GPUs in the scopes of
-    roles.
+    """Return the claims of a framework program's arguments, in the scope of the launch; groups of GPUs in the scopes
+    of roles.
 
     Args:
         framework: the framework of the program.

@@ -481,7 +481,9 @@ _OWN_OPTIONS = ("--node_ips", "--cluster_node_ips")
 
 
 def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
-    """Read the command line of such a script: nodes, processes per node, the node rank, and the program."""
+    """Read the command line of a script that wraps Paddle's launcher: nodes, processes per node, the node rank,
+    and the program.
+    """
     scanned = scan(line.words[1:], _WRAPPER_OPTIONS)
     if scanned.last("help") is not None:
         return Reading()
@@ -499,8 +501,8 @@ def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def is_wrapper(words: tuple[Word, ...]) -> bool:
-    """Return whether a script, whatever its name, is called with the options of such a launcher followed by another
-    script.
+    """Return whether a script, whatever its name, is called with the options of a wrapper of Paddle's launcher,
+    followed by another script.
     """
     texts = [known_prefix(word) for word in words[1:40]]
     own = next((index for index, text in enumerate(texts) if text.partition("=")[0] in _OWN_OPTIONS), None)

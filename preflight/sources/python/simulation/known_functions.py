@@ -867,7 +867,7 @@ class Library:
         node: ast.Call,
         frame: Frame,
     ) -> Any:
-        """Return the result of a parser of dataclasses: an object for each; UNKNOWN if it is not such a parser."""
+        """Return the result of a parser of dataclasses: an object for each; UNKNOWN for any other parser."""
         owners = dataclass_parser.classes_of(function.owner)
 
         def default_of(value: Any) -> Any:
