@@ -97,7 +97,7 @@ class MpiExecutor(Executor):
             ExecutorError: there is no mpirun here, or the list of nodes cannot be read.
         """
         await self._find()
-        if request.named:
+        if request.named_nodes:
             return None
         found = nodefiles.read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None

@@ -450,8 +450,8 @@ class LocalExecutor(Executor):
         Raises:
             UsageError: the job has more nodes than one machine may represent.
         """
-        if request.named:
-            nodes = tuple(replace(node, address="localhost") for node in request.named)
+        if request.named_nodes:
+            nodes = tuple(replace(node, address="localhost") for node in request.named_nodes)
             return GatheredNodes(nodes, "this machine")
         count = request.count or 1
         if count > MAX_LOCAL:

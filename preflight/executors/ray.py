@@ -104,8 +104,8 @@ class RayExecutor(Executor):
         alive = sorted((each for each in known if each["alive"]), key=_order)
         names = _names(alive)
         self._ids = {name: each["id"] for name, each in zip(names, alive, strict=True)}
-        if request.named:
-            named = tuple(self._find_named(node, alive, names) for node in request.named)
+        if request.named_nodes:
+            named = tuple(self._find_named(node, alive, names) for node in request.named_nodes)
             return GatheredNodes(named, words, cluster=cluster)
         holding = [(name, each) for name, each in zip(names, alive, strict=True) if self._holds_ranks(each)]
         notes = tuple(

@@ -174,7 +174,7 @@ class SshExecutor(Executor):
         """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError if its list is
         unreadable.
         """
-        found = None if request.named else read_nodes(request.environment)
+        found = None if request.named_nodes else read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:

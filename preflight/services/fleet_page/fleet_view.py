@@ -314,13 +314,13 @@ def strip(states: Sequence[str | None], times: Sequence[int]) -> tuple[Block, ..
 
 def stretches(states: Sequence[str | None]) -> list[tuple[int, int, str | None]]:
     """Return runs of equal neighbours: first index, last index, and value."""
-    found: list[tuple[int, int, str | None]] = []
+    spans: list[tuple[int, int, str | None]] = []
     for place, state in enumerate(states):
-        if found and found[-1][2] == state:
-            found[-1] = (found[-1][0], place, state)
+        if spans and spans[-1][2] == state:
+            spans[-1] = (spans[-1][0], place, state)
         else:
-            found.append((place, place, state))
-    return found
+            spans.append((place, place, state))
+    return spans
 
 
 def curve(values: Sequence[float | None], low: float, high: float) -> str:
