@@ -211,8 +211,8 @@ class Executor(abc.ABC):
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
         """Return the nodes of the executor's allocation or cluster; None if there is none here.
 
-        If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them), or
-        None if there is nothing to prepare.
+        If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them),
+        or None if there is nothing to prepare.
 
         Raises:
             ExecutorError: nodes should exist but are not available (kind and message as for a node).
