@@ -12,7 +12,7 @@ from preflight.analysis.link_matrix import disjoint, schedule
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord
 from preflight.model.requests import Request, probe_name
-from preflight_checks.links.fleet_comparison import judged, plan_measurements
+from preflight_checks.links.fleet_comparison import judged_directions, plan_measurements
 from preflight_checks.links.reachability import port_unreachable
 from preflight_checks.probes.link_quality import Direction, Quality, measure
 from preflight_checks.probes.links import Dialled, Target, dial
@@ -84,7 +84,7 @@ def main() -> int:
 
         def judge(fleet: Fleet = fleet, facts: Facts = facts) -> None:
             assert any("node7" in verdict.nodes for verdict in port_unreachable.judge(job, fleet, facts))
-            judged(facts)
+            judged_directions(facts)
 
         judge_s, _ = _timed(judge)
         share = plan.pairs / plan.all_pairs

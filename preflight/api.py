@@ -68,11 +68,10 @@ def lint(
         set: variables that the job is submitted with, for values that the files do not set.
         given: the content of files among `paths` that are not read from disk and need not exist, such as standard
         input.
-        cache: stores reports, which are reused if nothing they depend on has changed. The report is identical except
-        for its time.
-        jobs: the number of processes that may read the files of large folders. The report is identical.
+        cache: stores reports and reuses one if nothing it depends on has changed; only the report's time differs.
+        jobs: how many processes may read large folders; does not affect the report.
         since: a git revision. Only jobs that changed since then are judged, and only findings that are new count.
-        progress: is called with the progress.
+        progress: called with each progress update.
 
     Raises:
         UsageError: a path does not exist, or is outside `root`; `configuration` names an unknown rule, or has an
@@ -410,9 +409,9 @@ def diagnose(
         UsageError: a path does not exist, or a table cannot be used.
     """
     from preflight.commands.diagnose.pipeline import diagnose as read
-    from preflight.commands.diagnose.scan import known
+    from preflight.commands.diagnose.scan import load_symptoms
 
-    table = known([Path(path) for path in symptoms])
+    table = load_symptoms([Path(path) for path in symptoms])
     return read(_as_list(logs), table, _pointers, version=__version__, given=given, progress=progress)
 
 

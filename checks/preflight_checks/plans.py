@@ -285,7 +285,7 @@ def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
     return ranks * max(1, len(fleet.nodes)), claims
 
 
-def known(value: int | None) -> float:
+def comparable_limit(value: int | None) -> float:
     """Return a limit as a comparable number; None means unlimited."""
     return float("inf") if value is None else value
 

@@ -305,7 +305,7 @@ FILTER_VARIABLES = (
 
 
 def filters(job: Job, node: str = "") -> tuple[Filter, ...]:
-    """Return the interface filters in force on `node`, each variable and value once."""
+    """Return the effective interface filters on `node`, each variable and value once."""
     return _filters(job, node if node in job.named_nodes else "")
 
 

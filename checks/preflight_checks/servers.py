@@ -17,7 +17,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.context.environment import bare, plan_logins
 from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node, size, split
 from preflight_checks.probes.environment import ResolvedHost, ServerPlace, server_place
-from preflight_checks.probes.interfaces import reserved
+from preflight_checks.probes.interfaces import parse_port_list
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import (
     Endpoint,
@@ -365,7 +365,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
             continue
         has_finding = True
         first, last = place.first_ephemeral_port, place.last_ephemeral_port
-        taken = set(reserved(place.reserved_ports))
+        taken = set(parse_port_list(place.reserved_ports))
         used = [e for e in own if first <= e.port <= last and e.port not in taken]
         if used:
             within.setdefault((first, last), {})[node] = used
@@ -538,7 +538,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Return the seconds for one direction: gradients arrive while values are sent."""
+    """Return the transfer time in one direction, in seconds. The two directions overlap, so they are not added up."""
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

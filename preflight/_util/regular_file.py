@@ -39,7 +39,7 @@ class NotRegular(OSError):
 
 
 class TooLarge(OSError):
-    """The file has `size_bytes`, which exceeds the limit for such a file."""
+    """The file has `size_bytes`, which exceeds the limit."""
 
     def __init__(self, path: str | Path, size_bytes: int, max_file_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -48,7 +48,7 @@ class TooLarge(OSError):
 
 
 class Exchanged(OSError):
-    """Another file replaced the file while it was opened."""
+    """The file was replaced by another one while it was being opened."""
 
     def __init__(self, path: str | Path) -> None:
         super().__init__(errno.EAGAIN, "it changed while it was being opened; run again", str(path))
@@ -95,7 +95,7 @@ def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) ->
 def read_text(
     path: str | Path, max_file_bytes: int, *, encoding: str = "utf-8", errors: str = "strict", follow_links: bool = True
 ) -> str:
-    """Return the text of such a file, with line ends as `\n`. Raises the errors of `open_regular`, and
+    """Return the text of a regular file, with line ends as `\n`. Raises the errors of `open_regular`, and
     UnicodeDecodeError.
     """
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)

@@ -37,7 +37,7 @@ def beside(module_file: str, name: str) -> dict[str, Any]:
 
 
 def words(module_file: str, name: str, key: str) -> frozenset[str]:
-    """Return the words in a string of such a file."""
+    """Return the words in the string `key` of a TOML file next to a module."""
     return frozenset(beside(module_file, name)[key].split())
 
 

@@ -376,8 +376,8 @@ class BatchProcess(ChildProcess):
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
-        """Return whether it is late only because it gets no CPU time, in which case its deadline is extended up to a
-        limit.
+        """Return whether the child is late only because it gets no CPU time, in which case its deadline is extended up
+        to a limit.
         """
         stat = process.stat_of(self.pid)
         ends_s = self._began_s + min(request.deadline_s for request in self.requests.values())

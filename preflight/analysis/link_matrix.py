@@ -273,19 +273,19 @@ def disjoint(requests: Iterable[Request]) -> tuple[tuple[Request, ...], ...]:
     A request goes into the first round where all its nodes are free, so requests planned in the order of `schedule` get
     its rounds. Requests of the same nodes stay together only if they are one request.
     """
-    found: list[list[Request]] = []
+    planned_rounds: list[list[Request]] = []
     busy: dict[str, set[int]] = {}
     for request in requests:
         used = [busy.setdefault(name, set()) for name in (request.node, *request.peers)]
         number = 0
         while any(number in rounds_taken for rounds_taken in used):
             number += 1
-        if number == len(found):
-            found.append([])
-        found[number].append(request)
+        if number == len(planned_rounds):
+            planned_rounds.append([])
+        planned_rounds[number].append(request)
         for rounds_taken in used:
             rounds_taken.add(number)
-    return tuple(tuple(item) for item in found)
+    return tuple(tuple(item) for item in planned_rounds)
 
 
 Group = tuple[str, ...]
@@ -337,12 +337,14 @@ def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int 
         return None
     untried, kind, named = _walk(nodes, trials, suspects, min_size)
 
-    def listed(result: bool | None) -> tuple[Group, ...]:
+    def trials_with(result: bool | None) -> tuple[Group, ...]:
         return tuple(_sort_nodes(group, nodes) for group, passed in trials.items() if passed is result)
 
     sound = _sound_nodes(trials)
     ended = sum(passed is not None and len(group) < len(nodes) for group, passed in trials.items())
-    return Answer(kind, named, ended, tuple(n for n in nodes if n in sound), listed(False), listed(None), untried)
+    return Answer(
+        kind, named, ended, tuple(n for n in nodes if n in sound), trials_with(False), trials_with(None), untried
+    )
 
 
 def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:

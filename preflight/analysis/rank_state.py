@@ -516,7 +516,7 @@ class Frame:
 
     @property
     def in_framework(self) -> bool:
-        """Return whether it is in the framework's own code."""
+        """Return whether the frame is in the framework's own code."""
         return any(folder in self.path for folder in _FRAMEWORKS)
 
 

@@ -50,8 +50,8 @@ def plan(
     Quantities that the files do not determine are listed with the option that sets them. Two folders are compared as
     an old and a new version of a job.
 
-    Exit codes: 0 a launch was understood, 2 usage, 3 no launch was recognised and a file was not read, 4 no launch
-    was recognised; of a comparison: 0 nothing changes, 1 something does, 3 nothing does in what could be read.
+    Exit codes: 0 a launch was recognised, 2 usage error, 3 no launch was recognised and some files could not be read,
+    4 no launch was recognised. When comparing: 0 no changes, 1 changes, 3 no changes in the files that could be read.
     """
     from preflight import api
     from preflight.reporters import output

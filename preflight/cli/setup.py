@@ -202,7 +202,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     if after != before:
         output.write(file, baselines.dump(after))
     output.print_text(
-        baselines.listed(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n"
+        baselines.format_entries(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n"
     )
     return 0
 

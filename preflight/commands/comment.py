@@ -202,7 +202,7 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
     fixed = len(earlier - {*now})
     lines = [f"{_MARKER} {key} listed={','.join(dict.fromkeys(now[:_MAX_REMEMBERED]))} -->"]
     lines += [f"### preflight: {_headline(found)}", ""]
-    lines += _about(found, fixed)
+    lines += _summary_lines(found, fixed)
     below = list(_undecided_block(found))
     room = max_characters - sum(len(line) + 2 for line in (*lines, *below))
     on_lines = [finding for finding in findings if finding.fingerprint in found.on_changed_lines]
@@ -244,7 +244,7 @@ def _headline(found: ChangeReport) -> str:
     return "no new findings" if not _is_incomplete(found) else "no new findings, but not everything was judged"
 
 
-def _about(found: ChangeReport, fixed: int) -> Iterator[str]:
+def _summary_lines(found: ChangeReport, fixed: int) -> Iterator[str]:
     """Yield sentences without text from the repository, except in `_html`."""
     if fixed:
         were = "is" if fixed == 1 else "are"

@@ -183,7 +183,7 @@ async def executor_item(executor: Executor, environment: Mapping[str, str], *, d
     here = {found.name: reason for found, reason in recognising_executors(environment)}.get(executor.name, "")
     try:
         with anyio.fail_after(deadline_s):
-            usable = await executor.usable(environment, deadline_s=deadline_s)
+            usable = await executor.check_usable(environment, deadline_s=deadline_s)
     except TimeoutError:
         return DoctorItem(
             f"way.{executor.name}", about, Capability.UNKNOWN, f"it did not answer within {deadline_s:g} s", lost

@@ -106,7 +106,7 @@ def blamed_nodes(report: Report) -> dict[str, str]:
 
 
 def is_cleared(report: Report, node: str, reason: str) -> bool:
-    """Return whether this run shows that the faults in the reason are gone: each check in it passed on the node."""
+    """Return whether the report shows that the faults in the reason are gone: each check in it passed on the node."""
     ids = set(_ID.findall(reason))
     if not ids or node not in hosts_of(report).passing:
         return False

@@ -83,7 +83,7 @@ def patched(text: str, files: Mapping[str, str], options: ManifestOptions) -> st
     source = choose_source(text, options.name)
     insertions: dict[int, str] = {}
     for role, container in _init_containers(source, files, options):
-        spec = role.place.at("spec")
+        spec = role.template_node.at("spec")
         if spec is None or not _is_block(text, spec):
             raise UsageError(f"the pods of {role.name or source.name} are not written in block style; {_BY_HAND}")
         for key, item in (("initContainers", container), ("volumes", _volume(source, files))):

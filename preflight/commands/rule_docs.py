@@ -64,17 +64,17 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
 
 
 def _symptoms() -> tuple[str, ...]:
-    from preflight.commands.diagnose.scan import known
+    from preflight.commands.diagnose.scan import load_symptoms
 
-    return tuple(row.symptom.id for row in known().rows)
+    return tuple(row.symptom.id for row in load_symptoms().rows)
 
 
 def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
     """Return what is known about a symptom of logs; None if the name is unknown."""
     from preflight.commands.diagnose.diagnosis import Kind
-    from preflight.commands.diagnose.scan import known as table
+    from preflight.commands.diagnose.scan import load_symptoms
 
-    row = next((row for row in table().rows if row.symptom.id == name), None)
+    row = next((row for row in load_symptoms().rows if row.symptom.id == name), None)
     if row is None:
         return None
     symptom = row.symptom

@@ -100,7 +100,7 @@ def summary(entries: Sequence[Accepted]) -> str:
     return f"{len(entries)} finding{'' if len(entries) == 1 else 's'}"
 
 
-def listed(entries: Sequence[Accepted]) -> str:
+def format_entries(entries: Sequence[Accepted]) -> str:
     """Return a line for each entry."""
     return "".join(f"{entry.path}: {entry.id} {entry.message}\n" for entry in entries)
 

@@ -135,8 +135,8 @@ class NodeRequest:
 
     Args:
         jobs: the jobs as described by their files; untrusted unless `trust_job`.
-        named: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. If there are any, no others are
-            used; `gather` is still called, because the executor may have to prepare for them.
+        named_nodes: the nodes that the user named (`--hosts`, `--hostfile`), in rank order. If there are any, no others
+            are used; `gather` is still called, because the executor may have to prepare for them.
         count: number of nodes of the job, if its files state it.
         deadline_s: time limit for finding nodes.
         lasts_s: longest duration of the whole run, for executors that must request nodes.
@@ -145,7 +145,7 @@ class NodeRequest:
     """
 
     jobs: tuple[Job, ...] = ()
-    named: tuple[Node, ...] = ()
+    named_nodes: tuple[Node, ...] = ()
     count: int | None = None
     trust_job: bool = False
     deadline_s: float = 30.0
@@ -200,7 +200,7 @@ class Executor(abc.ABC):
         """
         return ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the tool that the executor would use here, such as `OpenSSH_9.2p1`; empty if unknown.
 
         Nothing is requested, started or changed. Raises ExecutorError that says what is missing and, after its last
@@ -211,8 +211,8 @@ class Executor(abc.ABC):
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
         """Return the nodes of the executor's allocation or cluster; None if there is none here.
 
-        If `request.named` is not empty, return exactly these nodes (with the addresses for connecting to them), or None
-        if there is nothing to prepare.
+        If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them),
+        or None if there is nothing to prepare.
 
         Raises:
             ExecutorError: nodes should exist but are not available (kind and message as for a node).

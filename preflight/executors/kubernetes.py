@@ -122,7 +122,7 @@ class KubernetesExecutor(Executor):
         index = environment.get("JOB_COMPLETION_INDEX")
         return f"KUBERNETES_SERVICE_HOST and JOB_COMPLETION_INDEX={index} are set" if index else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the configured cluster. Raises ExecutorError if there is none, or its client cannot be imported."""
         connected = await self._call("connect", deadline_s=deadline_s)
         return f"{connected['where']}, namespace {connected['namespace']}; its API server was not contacted"
@@ -158,9 +158,9 @@ class KubernetesExecutor(Executor):
         if self.settings.get("create") == "yes":
             assert source is not None
             return await self._create_pods(source, request, where)
-        if request.named:
-            self._pods = {node.name: (node.name, "", 0) for node in request.named}
-            return GatheredNodes(request.named, where)
+        if request.named_nodes:
+            self._pods = {node.name: (node.name, "", 0) for node in request.named_nodes}
+            return GatheredNodes(request.named_nodes, where)
         job, words = self._wanted_job(source, request)
         selector = self.settings.get("selector", "")
         if not job and not selector:
@@ -212,7 +212,7 @@ class KubernetesExecutor(Executor):
 
     def _claimed_namespace(self, request: NodeRequest) -> str:
         """Return the namespace of the pods in the job's manifest, if that manifest names them."""
-        if self.settings.get("job") or self.settings.get("selector") or request.named or not request.trust_job:
+        if self.settings.get("job") or self.settings.get("selector") or request.named_nodes or not request.trust_job:
             return ""
         return "" if _own_job(request.environment) else _claimed_job(request.jobs)[1]
 

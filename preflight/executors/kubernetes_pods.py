@@ -43,14 +43,14 @@ TTL_S = 30
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """Identical pods of one object. `count` is None if the manifest does not give it; `place` is the location of the
-    template."""
+    """Identical pods of one object. `count` is None if the manifest does not give it; `template_node` is where the
+    template is."""
 
     name: str
     count: int | None
     trains: bool
     template: Mapping[str, Any]
-    place: Node
+    template_node: Node
 
 
 @dataclass(frozen=True, slots=True)

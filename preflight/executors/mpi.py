@@ -85,7 +85,7 @@ class MpiExecutor(Executor):
         is_installed = any(shutil.which(name) for name in _LAUNCHERS)
         return nodefiles.reason(environment) if is_installed else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the mpirun in use. Raises ExecutorError if there is none, or its MPI is unknown."""
         await self._find()
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
@@ -97,7 +97,7 @@ class MpiExecutor(Executor):
             ExecutorError: there is no mpirun here, or the list of nodes cannot be read.
         """
         await self._find()
-        if request.named:
+        if request.named_nodes:
             return None
         found = nodefiles.read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None

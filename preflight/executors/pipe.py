@@ -440,7 +440,7 @@ class LocalExecutor(Executor):
         """Return a copy with these options."""
         return replace(self, interpreter=settings.get("python", self.interpreter))
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return a description; this machine is always usable."""
         return f"this machine can represent up to {MAX_LOCAL} nodes; links between them are not measured"
 
@@ -450,8 +450,8 @@ class LocalExecutor(Executor):
         Raises:
             UsageError: the job has more nodes than one machine may represent.
         """
-        if request.named:
-            nodes = tuple(replace(node, address="localhost") for node in request.named)
+        if request.named_nodes:
+            nodes = tuple(replace(node, address="localhost") for node in request.named_nodes)
             return GatheredNodes(nodes, "this machine")
         count = request.count or 1
         if count > MAX_LOCAL:

@@ -74,7 +74,7 @@ class RayExecutor(Executor):
         address = environment.get("RAY_ADDRESS", "")
         return f"RAY_ADDRESS={address} is set" if _ADDRESS.fullmatch(address) else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the cluster that responds. Raises ExecutorError if Ray cannot be imported, or there is no cluster."""
         address = self._address(environment)
         versions = await self._connect(address, deadline_s)
@@ -104,8 +104,8 @@ class RayExecutor(Executor):
         alive = sorted((each for each in known if each["alive"]), key=_order)
         names = _names(alive)
         self._ids = {name: each["id"] for name, each in zip(names, alive, strict=True)}
-        if request.named:
-            named = tuple(self._find_named(node, alive, names) for node in request.named)
+        if request.named_nodes:
+            named = tuple(self._find_named(node, alive, names) for node in request.named_nodes)
             return GatheredNodes(named, words, cluster=cluster)
         holding = [(name, each) for name, each in zip(names, alive, strict=True) if self._holds_ranks(each)]
         notes = tuple(

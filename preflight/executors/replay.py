@@ -81,15 +81,15 @@ class ReplayExecutor(Executor):
         if origin is not None and origin.problem:
             raise ExecutorError(origin.problem_kind, origin.problem, origin.detail)
         nodes = [record.node for record in recording.nodes]
-        if not request.named:
+        if not request.named_nodes:
             if not nodes:
                 raise ExecutorError("missing", f"{words} contains no nodes: it was made by `{recording.verb}`")
             return GatheredNodes(tuple(nodes), words, origin=origin, cluster=recording.cluster)
         by_name = {node.name: node for node in nodes}
-        strangers = [node.name for node in request.named if node.name not in by_name]
+        strangers = [node.name for node in request.named_nodes if node.name not in by_name]
         if strangers:
             raise UsageError(f"{', '.join(strangers)}: not in {words}, which has {', '.join(by_name) or 'no nodes'}")
-        named = tuple(replace(by_name[node.name], index=node.index) for node in request.named)
+        named = tuple(replace(by_name[node.name], index=node.index) for node in request.named_nodes)
         return GatheredNodes(named, words, cluster=recording.cluster)
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> ReplayedChannel:

@@ -302,9 +302,9 @@ def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str
             found[name] = f"{name}{equals}{value}"
         if found:
             break
-    if request.named:
-        found["--nodelist"] = "--nodelist=" + ",".join(node.name for node in request.named)
-        found["--nodes"] = f"--nodes={len(request.named)}"
+    if request.named_nodes:
+        found["--nodelist"] = "--nodelist=" + ",".join(node.name for node in request.named_nodes)
+        found["--nodes"] = f"--nodes={len(request.named_nodes)}"
     elif "--nodes" not in found and request.count:
         found["--nodes"] = f"--nodes={request.count}"
     # With fewer tasks than nodes Slurm would withdraw nodes; one task each is enough.
@@ -388,7 +388,7 @@ def _number(text: str) -> float:
 
 
 def _partition(output: dict[str, str]) -> Partition:
-    def listed(name: str) -> tuple[str, ...]:
+    def names_of(name: str) -> tuple[str, ...]:
         return tuple(part for part in output.get(name, "").split(",") if part and part not in ("ALL", "(null)", "NONE"))
 
     def bound(name: str) -> int | None:
@@ -403,10 +403,10 @@ def _partition(output: dict[str, str]) -> Partition:
         bound("MaxNodes"),
         "" if limit in ("UNLIMITED", "INFINITE") else limit,
         output.get("Default") == "YES",
-        listed("AllowAccounts"),
-        listed("DenyAccounts"),
-        listed("AllowQos"),
-        listed("DenyQos"),
+        names_of("AllowAccounts"),
+        names_of("DenyAccounts"),
+        names_of("AllowQos"),
+        names_of("DenyQos"),
     )
 
 
@@ -476,7 +476,7 @@ class SlurmExecutor(Executor):
         job = environment.get("SLURM_JOB_ID", "")
         return f"SLURM_JOB_ID={job} is set: this is inside a Slurm job" if job.isdecimal() else ""
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the Slurm version here. Raises ExecutorError if there is none or its controller does not answer."""
         _require_srun(environment)
         version = await run_tool(["srun", "--version"], deadline_s=deadline_s, environment=environment)
@@ -502,12 +502,12 @@ class SlurmExecutor(Executor):
         if not job.nodes:
             why = f" ({job.reason})" if job.reason not in ("", "None") else ""
             raise ExecutorError("blocked", f"Slurm job {job.id} holds no nodes: it is {job.state.lower()}{why}")
-        strangers = [node.name for node in request.named if node.name not in job.nodes]
+        strangers = [node.name for node in request.named_nodes if node.name not in job.nodes]
         if strangers:
             held = join_some(job.nodes, 8)
             raise UsageError(f"{', '.join(strangers[:8])}: not among the nodes of Slurm job {job.id}, which has {held}")
         notes = await self._read_node_states(job)
-        nodes = request.named or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))
+        nodes = request.named_nodes or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))
         return GatheredNodes(nodes, words, notes, cluster=cluster or cluster_from_states(self._states))
 
     async def _find(self, request: NodeRequest) -> tuple[SlurmJob, str, Cluster | None]:

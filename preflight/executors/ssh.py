@@ -73,7 +73,7 @@ def find_system(environment: Mapping[str, str]) -> BatchSystem | None:
 
 
 def reason(environment: Mapping[str, str]) -> str:
-    """Return why this process is inside a job of such a system; empty if it is not."""
+    """Return why this process is inside a job of a batch system; empty if it is not."""
     system = find_system(environment)
     return f"{system.file} is set: this is inside a job of {system.name}" if system is not None else ""
 
@@ -151,7 +151,7 @@ class SshExecutor(Executor):
         """Return why this is a job of a batch system that has no other way to its nodes."""
         return reason(environment)
 
-    async def usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
+    async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
         """Return the client in use. Raises ExecutorError if there is none, or it rejects its configuration."""
         try:
             ran = await run_tool([self.program, *self.arguments, "-V"], deadline_s=deadline_s, environment=environment)
@@ -171,8 +171,10 @@ class SshExecutor(Executor):
         return lines[0] if lines else f"{self.program} of an unknown version"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of such a job; None outside of one. Raises ExecutorError if its list cannot be read."""
-        found = None if request.named else read_nodes(request.environment)
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError if its list is
+        unreadable.
+        """
+        found = None if request.named_nodes else read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None
 
     async def open(self, node: Node, *, deadline_s: float, bundle: Bundle) -> PipeChannel:

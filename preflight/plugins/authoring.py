@@ -31,7 +31,7 @@ from preflight.model.configuration import STAGES
 from preflight.model.findings import PROFILES, Command, Confidence, Edit, Evidence, Fix, Location, Severity, Status
 from preflight.model.job import Claim, Job, Launch, Note, Scope, Span
 from preflight.model.recording import Facts
-from preflight.plugins.claim_text import argument_of, assigned, quoted, why_unresolved
+from preflight.plugins.claim_text import argument_of, format_assignment, quoted, why_unresolved
 
 if TYPE_CHECKING:
     from preflight.model.charts import Chart
@@ -161,19 +161,19 @@ Place: TypeAlias = "Claim | Span | Launch | Note | Location"
 
 
 def passed(subject: str) -> Verdict:
-    """State that the subject was judged and has no fault."""
+    """Return the verdict that the subject was judged and has no fault."""
     return Verdict(Status.PASS, subject)
 
 
 def not_applicable(subject: str, reason: str) -> Verdict:
-    """State that the rule or check does not apply to the subject."""
+    """Return the verdict that the rule or check does not apply to the subject."""
     return Verdict(Status.NOT_APPLICABLE, subject, reason)
 
 
 def unknown(
     subject: str, reason: str, *, nodes: Iterable[str] = (), required: bool = False, at: Place | None = None
 ) -> Verdict:
-    """State that the subject could not be judged, for this reason.
+    """Return the verdict that the subject could not be judged, for this reason.
 
     Args:
         nodes: the nodes that this leaves undecided; none if it is not about particular nodes.
@@ -215,7 +215,7 @@ def failed(
     waits_at: str = "",
     processes: Iterable[str] = (),
 ) -> Verdict:
-    """State a fault, with its primary location or fact first; a fault without one cannot be stated.
+    """Return the verdict of a fault, with its primary location or fact first; a fault without one cannot be stated.
 
     Args:
         message: what was seen and what was expected, quoting the user's own spelling.
@@ -275,12 +275,12 @@ def failed(
 
 
 def command(*words: str, on: Iterable[str] = ()) -> Command:
-    """Return these words as one quoted shell line, to run on these nodes or in the reader's own shell."""
+    """Return `words` as one quoted shell line, to run on the nodes `on` or in the reader's own shell."""
     return Command(shlex.join(words), tuple(on))
 
 
 def root_command(*words: str, on: Iterable[str] = ()) -> Command:
-    """Return these words as a shell line for a command that needs root; see `command`."""
+    """Return `words` as a shell line for a command that needs root; see `command`."""
     return command("sudo", *words, on=on)
 
 
@@ -340,7 +340,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
     """Return the assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
-    assignment = assigned(at) if isinstance(at, Claim) else ""
+    assignment = format_assignment(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
     return f" The value is set in {assignment}."

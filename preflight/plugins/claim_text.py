@@ -37,7 +37,7 @@ def where(claim: Claim) -> str:
 
 def editable(claim: Claim) -> str:
     """Return the text to edit to change a claim: the claim itself, or the assignment of the variable that it uses."""
-    return assigned(claim) or _as_written(claim)
+    return format_assignment(claim) or _as_written(claim)
 
 
 def _as_written(claim: Claim) -> str:
@@ -70,10 +70,10 @@ def argument_of(claim: Claim) -> Span | None:
     if claim.origin is None or claim.span.path.endswith(".py"):
         return None
     is_argument = claim.origin.path != claim.span.path or _PARAMETER.search(claim.spelling) is not None
-    return claim.origin if is_argument and not assigned(claim) else None
+    return claim.origin if is_argument and not format_assignment(claim) else None
 
 
-def assigned(claim: Claim) -> str:
+def format_assignment(claim: Claim) -> str:
     """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
     span = claim.origin
     if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
@@ -96,7 +96,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
     """Return the first claim without a certain value, and why it is uncertain.
 
     A claim depends on its value being known, and on its branch: a claim under a condition that the launch is not under
-    may not be in force.
+    may not be effective.
     """
     for claim in claims:
         if isinstance(claim.value, Unresolved):

@@ -14,7 +14,7 @@ L = TypeVar("L", bound="Launch | None")
 
 @dataclass(frozen=True, slots=True)
 class Stated(Generic[L]):
-    """The statements of the files for one launch, or for the job as a whole: the claims in force about several
+    """The statements of the files for one launch, or for the job as a whole: the effective claims about several
     quantities.
 
     Iterating over it yields the claims about each quantity, in the order in which the quantities were requested.
@@ -29,7 +29,7 @@ class Stated(Generic[L]):
         return iter(self.settings)
 
 
-#: A quantity, for the claims in force about it, or a function that picks other claims.
+#: A quantity, for the effective claims about it, or a function that picks other claims.
 Asked: TypeAlias = str | Callable[[Job, Scope], Sequence[Claim]]
 #: A question about a launch.
 LaunchQuestion: TypeAlias = Question[Stated[Launch]]
@@ -52,8 +52,8 @@ def launches_with(
 ) -> AskLaunches:
     """Ask about each launch with statements about all of the quantities.
 
-    The answer depends on the claims in force about them, and on those about the quantities in `also`, which need not be
-    stated. A launch for which `where` is false is left out.
+    The answer depends on the effective claims about them, and on those about the quantities in `also`, which need not
+    be stated. A launch for which `where` is false is left out.
     """
 
     def each(job: Job) -> Iterator[LaunchQuestion]:
@@ -121,7 +121,7 @@ def required(quantity: str) -> Asked:
 
 
 def stated_by(source: str, quantity: str) -> Asked:
-    """Return the claims in force about a quantity from one reader: `slurm`, `deepspeed`."""
+    """Return the effective claims about a quantity from one reader: `slurm`, `deepspeed`."""
     return lambda job, scope: [claim for claim in job.setting(quantity, scope) if claim.source == source]
 
 

@@ -38,7 +38,7 @@ class PluginFile:
     """The content of a plugin file.
 
     Args:
-        label: changes with the content.
+        label: the file's name and a hash of its content.
         items: its rules and checks.
         areas, charts: those of its `PACK`, if it has one.
     """

@@ -151,7 +151,7 @@ def cases_of(report: Report) -> tuple[Case, ...]:
 
 
 def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
-    """Return the same cases grouped by suite, in order."""
+    """Return the cases grouped by suite, in order."""
     return grouped((case.suite, case) for case in cases)
 
 

@@ -155,7 +155,7 @@ def _single_node_families(report: Report) -> Iterator[Family]:
         for node in sorted(examined.intersection(finding.nodes)):
             failed.add(1, node=node, id=finding.id, name=finding.name, severity=finding.severity.value)
     yield failed
-    info = Family("preflight_node_info", "What each node consists of. Always 1.")
+    info = Family("preflight_node_info", "Properties of each node, as labels. Always 1.")
     for item in report.properties:
         known = item.items
         info.put(1, node=item.node, **{name: known.get(name, "") for name in _INFO})

@@ -120,7 +120,7 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
             "shortDescription": {"text": doc.splitlines()[0] if doc else name},
             "defaultConfiguration": {"level": _LEVELS[meta.severity] if meta else level},
         }
-        descriptor["fullDescription"] = {"text": _about(doc) or name}
+        descriptor["fullDescription"] = {"text": _full_description(doc) or name}
         descriptor["help"] = {"text": doc or name}
         if meta:
             descriptor["properties"] = {"tags": ["distributed-training"], "precision": meta.confidence.value}
@@ -128,7 +128,7 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     return found
 
 
-def _about(doc: str) -> str:
+def _full_description(doc: str) -> str:
     paragraphs = doc.split("\n\n")
     return " ".join(" ".join(paragraphs[:2]).split()).replace("What it checks: ", "", 1)
 

@@ -285,13 +285,13 @@ class ExecutorChoice:
 
     Args:
         because: why it was chosen.
-        named: the nodes that the user named.
+        named_nodes: the nodes that the user named.
         origin: where their names come from.
     """
 
     executor: Executor
     because: str
-    named: tuple[Node, ...] = ()
+    named_nodes: tuple[Node, ...] = ()
     origin: Origin | None = None
 
 
@@ -362,13 +362,13 @@ async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
     except ExecutorError as error:
         source = choice.origin.source if choice.origin else "executor"
         words = choice.origin.words if choice.origin else choice.executor.name
-        names = tuple(node.name for node in wanted.named)
+        names = tuple(node.name for node in wanted.named_nodes)
         origin = Origin(source, words, choice.because, error.message, error.kind, detail=error.detail, named=names)
         return FoundNodes((), origin, error.cluster)
-    if wanted.named:
+    if wanted.named_nodes:
         assert choice.origin is not None
         if gathered is None:
-            return FoundNodes(wanted.named, Origin(choice.origin.source, choice.origin.words, choice.because))
+            return FoundNodes(wanted.named_nodes, Origin(choice.origin.source, choice.origin.words, choice.because))
         origin = Origin(choice.origin.source, choice.origin.words, choice.because, notes=gathered.notes)
         return FoundNodes(gathered.nodes, origin, gathered.cluster)
     if gathered is not None:

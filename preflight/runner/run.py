@@ -212,7 +212,7 @@ class _LiveRun:
             environment=os.environ,
         )
         self._executor = choice.executor.name
-        if choice.named and choice.executor.opens_named:
+        if choice.named_nodes and choice.executor.opens_named:
             start_loading()
         else:
             await self._preparation.load()
@@ -268,7 +268,7 @@ class _LiveRun:
         jobs = prepared.recording.jobs if prepared is not None else ()
         wanted = NodeRequest(
             jobs=jobs,
-            named=choice.named,
+            named_nodes=choice.named_nodes,
             count=claimed_count(jobs),
             trust_job=options.trust_job,
             deadline_s=options.gather_deadline,

@@ -318,7 +318,7 @@ TERMINATED, INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether this is Ctrl-C, alone or wrapped by task groups."""
+    """Return whether `error` is Ctrl-C, alone or wrapped by task groups."""
     inner = [one for one in getattr(error, "exceptions", ()) if not isinstance(one, asyncio.CancelledError)]
     return isinstance(error, (KeyboardInterrupt, asyncio.CancelledError)) or any(map(is_interrupt, inner))
 

@@ -78,7 +78,7 @@ class Access:
         return bool(self._token)
 
     def is_token(self, given: str) -> bool:
-        """Return whether this is the token. The duration of the comparison does not depend on the argument."""
+        """Return whether `given` is the token. The duration of the comparison does not depend on the argument."""
         return bool(self._token) and hmac.compare_digest(_digest(given), self._token)
 
     def new_session(self) -> str:

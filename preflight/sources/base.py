@@ -88,7 +88,7 @@ class Reading:
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     def joined(self, other: Reading) -> Reading:
-        """Return this reading with the claims, launches, references and notes of another one."""
+        """Return a reading that also has the claims, launches, references and notes of another one."""
         return replace(
             self,
             claims=(*self.claims, *other.claims),
@@ -104,11 +104,11 @@ class Source(Protocol):
     name: str
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether this looks like a file of this kind, judging by its name and its first bytes. Cheap."""
+        """Return whether the file looks like one of this source, judging by its name and its first bytes. Cheap."""
         ...
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the file's claims in `scope`; `role` is how another file refers to it (`config`, `hostfile` ...).
+        """Return the file's claims in `scope`; `role` is how another file refers to it (`config`, `hostfile` ...).
 
         Never raises for bad input: a malformed file gives a located note and as many claims as possible.
         """
@@ -150,7 +150,7 @@ class UnknownOrigin:
 FROM_CALLER = UnknownOrigin(UnknownKind.CALLER)
 
 
-def set_by_caller(variable: str) -> UnknownOrigin:
+def caller_origin(variable: str) -> UnknownOrigin:
     """Return the origin of a variable that only the caller sets; it equals `FROM_CALLER`."""
     return UnknownOrigin(UnknownKind.CALLER, variable=variable)
 
@@ -269,7 +269,9 @@ class Command:
 
     @property
     def detached(self) -> bool:
-        """Return whether it starts something and returns: in its own terminal, as a submission, or by `ssh -f`."""
+        """Return whether the command starts something and returns: in its own terminal, as a submission, or by
+        `ssh -f`.
+        """
         words = [str(word.value.value) if isinstance(word.value, Known) else "" for word in self.words]
         name = words[0].rpartition("/")[2] if words else ""
         return name in _DETACHED or (name == "ssh" and _is_in_background(words[1:]))

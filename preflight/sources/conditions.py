@@ -295,7 +295,7 @@ def _length(item: Any) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def parsed(text: str) -> ast.expr:
+def parse_condition(text: str) -> ast.expr:
     """Return the parsed expression. Raises SyntaxError for an invalid string."""
     return ast.parse(text.replace("\n", " ").strip(), mode="eval").body
 
@@ -314,7 +314,7 @@ def holds(text: str, value_of: Lookup) -> bool:
 
 def evaluate(text: str, value_of: Lookup) -> Any:
     """Return the value of an expression; arguments and errors are those of `holds`."""
-    return _evaluate_node(parsed(text), value_of)
+    return _evaluate_node(parse_condition(text), value_of)
 
 
 def _evaluate_node(node: ast.expr, value_of: Lookup) -> Any:

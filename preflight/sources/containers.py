@@ -32,7 +32,7 @@ from preflight.model.job import (
     as_int,
     lift,
 )
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
+from preflight.sources.base import Command, Reading, SourceFile, Tree, caller_origin, suppressions
 from preflight.sources.configs.line_files import variables_in
 from preflight.sources.configs.packages import claims as claims_of
 from preflight.sources.configs.packages import package_of_image
@@ -73,7 +73,7 @@ class _Stage:
 
 
 def read_image(file: SourceFile, tree: Tree, scope: Scope) -> Reading:
-    """State the variables of the last stage, and the launch that the image runs."""
+    """Read the variables of the last stage, and the launch that the image runs."""
     from preflight.sources.launchers.launch_lines import read_commands
 
     text = FileText(file.path, file.text)
@@ -256,7 +256,7 @@ _MAX_NOTES = 10
 
 
 def read_services(file: SourceFile, tree: Tree) -> Reading:
-    """State the resources and the command of each service of a file."""
+    """Read the resources and the command of each service in a Compose file."""
     from preflight.sources.formats import lenient_yaml
 
     document = lenient_yaml.parse(file.text)
@@ -291,7 +291,7 @@ class _Services:
         self._text = FileText(self.file.path, self.file.text)
 
     def read(self, service: Member) -> None:
-        """State one service."""
+        """Add claims for one service."""
         from preflight.sources.launchers.launch_lines import read_commands
 
         node = service.node
@@ -369,7 +369,7 @@ class _Services:
         assert at is not None
         place = Place(self._text, at.start, at.end)
         if node is None or node.value is None:
-            text = hole(f"${name}, which the caller sets", place, name, origin=set_by_caller(name))
+            text = hole(f"${name}, which the caller sets", place, name, origin=caller_origin(name))
             return Slot(SlotKind.TEXT, place, text, exported=True)
         return Slot(SlotKind.TEXT, place, _unresolve_interpolations(code_of(self._text, node)), exported=True)
 
@@ -489,11 +489,11 @@ class ComposeSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a Compose file, and services."""
+        """Return whether the file has the name of a Compose file, and services."""
         return _COMPOSE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(_SERVICES.search(file.text))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the resources and the command of each service."""
+        """Read the resources and the command of each service."""
         return read_services(file, tree)
 
 
@@ -519,5 +519,5 @@ class DockerfileSource:
         return is_container_file(file.path) and _FROM.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the variables of the last stage, and the launch that the image runs."""
+        """Read the variables of the last stage, and the launch that the image runs."""
         return read_image(file, tree, scope)

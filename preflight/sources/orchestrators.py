@@ -39,7 +39,7 @@ from preflight.model.job import (
     one_of,
 )
 from preflight.model.job.value import Symbol
-from preflight.sources.base import Command, Reading, SourceFile, Tree, set_by_caller, suppressions
+from preflight.sources.base import Command, Reading, SourceFile, Tree, caller_origin, suppressions
 from preflight.sources.configs.framework_files import FRAMEWORKS, Framework, Key, keys_in_force, state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, code_of, value_of
 from preflight.sources.secrets import secrets_of, without_secrets
@@ -225,7 +225,9 @@ class TaskFileSource:
         self.roles = (task_role(orchestrator.name),)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with the keys of such a task, or with a name that only such files have."""
+        """Return whether the file is YAML with the keys of an orchestrator's task, or with a name that only
+        such files have.
+        """
         path = file.path.lower()
         if not path.endswith((".yaml", ".yml")):
             return False
@@ -237,7 +239,7 @@ class TaskFileSource:
         return all(pattern.search(head) is not None for pattern in self.orchestrator.signs)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the requests and the launches of each task."""
+        """Read the requests and the launches of each task."""
         from preflight.sources.formats import lenient_yaml
 
         reader = _Tasks(self.orchestrator, file, tree)
@@ -273,7 +275,7 @@ class _Tasks:
         self._text = FileText(self.file.path, self.file.text)
 
     def read(self, root: Node) -> None:
-        """State one task."""
+        """Add claims for one task."""
         from preflight.sources.launchers.launch_lines import read_commands
 
         script = root.member(self.kind.code)
@@ -303,7 +305,7 @@ class _Tasks:
     def _state(
         self, launch: Launch, script: Member, nodes: Member | None, count: Value, gpus: Accelerators | None
     ) -> None:
-        """State what the orchestrator provides for a launch of the script."""
+        """Add claims about what the orchestrator provides for a launch of the script."""
         node_claims, scope = self.node_claims, launch.scope
         counted: Claim | None = None
         if nodes is not None:
@@ -324,7 +326,7 @@ class _Tasks:
             node_claims.add("gpu_type", gpus.kind, gpus.member, scope=scope)
 
     def _state_ranks(self, launch: Launch, ranks: RanksPerNode, member: Member) -> None:
-        """State how many copies start; of a launcher's line each copy is a task that starts ranks itself."""
+        """Add claims about how many copies start; of a launcher's line each copy is a task that starts ranks itself."""
         is_rank = launch.launcher == "python"
         if ranks.total:
             quantity = "world_size" if is_rank else "tasks"
@@ -333,7 +335,7 @@ class _Tasks:
         self.node_claims.add(quantity, ranks.count, member, scope=launch.scope)
 
     def _parameters(self, root: Node, launch: Launch) -> None:
-        """State the claims of the configuration that the orchestrator writes next to the program."""
+        """Add the claims of the configuration that the orchestrator writes next to the program."""
         section, framework = root.at(self.kind.parameters), self.kind.framework
         if section is None or section.kind is not Kind.OBJECT or framework is None:
             return
@@ -434,7 +436,7 @@ class _Tasks:
     def _slot(self, name: str, node: Node, *, outside: bool = False) -> Slot:
         place = Place(self._text, node.start, node.end)
         if outside or node.value is None:
-            text = hole(f"${name}, which the caller sets", place, name, origin=set_by_caller(name))
+            text = hole(f"${name}, which the caller sets", place, name, origin=caller_origin(name))
             return Slot(SlotKind.TEXT, place, text, exported=True)
         return Slot(SlotKind.TEXT, place, code_of(self._text, node), exported=True)
 

@@ -209,7 +209,7 @@ def _leaves(node: Node | None, text: str, depth: int) -> Iterator[str]:
 
 
 def _may_be(name: str, value: str) -> bool:
-    """Return whether this value, given under a secret's name, is the secret itself and not a reference to it."""
+    """Return whether a value, given under a secret's name, is the secret itself and not a reference to it."""
     if is_plain(name, value) or (" " in value.strip() and value.rstrip().endswith((":", "?"))):
         # The latter prompts for one: `input("AWS Secret Access Key: ")`.
         return False
@@ -389,7 +389,7 @@ def secrets_of(commands: Iterable[Command]) -> frozenset[str]:
 
 
 def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset[str] = frozenset()) -> Job:
-    """Return the same job with all `secrets` hidden, whichever of its files is quoted.
+    """Return a copy of the job with all `secrets` hidden, whichever of its files is quoted.
 
     No line of an `unsearched` file is quoted: not all of its secrets are known.
     """
@@ -401,7 +401,7 @@ def job_without_secrets(job: Job, secrets: frozenset[str], unsearched: frozenset
 
 
 def without_secrets(reading: Reading, secrets: frozenset[str] = frozenset()) -> Reading:
-    """Return the same reading with apparent secrets, and all `secrets`, replaced."""
+    """Return a copy of the reading with apparent secrets, and all `secrets`, replaced."""
     return _Cleaner(tuple(sorted(secrets, key=len, reverse=True))).all_of(reading)
 
 

@@ -229,12 +229,13 @@ _FP8_FROM, _TF32_FROM = (8, 9), (8, 0)
 
 @dataclass(frozen=True)
 class Speed:
-    """One figure of a GPU.
+    """One measured speed of a GPU.
 
     Args:
-        what: a precision (`bf16`: products of matrices), `memory`, `host_to_device`, `device_to_host` or `peer`.
-        best: TFLOP/s for products, GB/s (10^9 bytes) else, of the fastest run; `memory` counts bytes read and written.
-        median: the same of the median run.
+        what: a precision (`bf16`: matrix multiplication), `memory`, `host_to_device`, `device_to_host` or `peer`.
+        best: the fastest run, in TFLOP/s for matrix multiplication, otherwise GB/s (10^9 bytes); `memory` counts bytes
+            read and written.
+        median: the median run, in the same unit.
         size: rows of the matrices, or bytes of one copy.
         runs: how many runs were timed.
     """

@@ -95,7 +95,7 @@ def first_and_last(values: list[Any], count: int) -> list[Any]:
     return values if len(values) <= count else values[: count // 2] + values[-(count // 2) :]
 
 
-def unmoved(model: Any, device: Any) -> list[str]:
+def unchanged_tensors(model: Any, device: Any) -> list[str]:
     """Return the tensors of `model` that are unchanged since the start."""
     import torch
 

@@ -266,7 +266,7 @@ class GpuState:
         reasons: the bits of nvmlClocksEventReasons that were set in any sample.
         held_reasons: those set in at least half of the samples.
         temperature_c: the highest temperature.
-        power_w: the highest power; `power_limit_w` is the limit in force, `power_limit_default_w` the card's own.
+        power_w: the highest power; `power_limit_w` is the effective limit, `power_limit_default_w` the card's own.
         pcie_generation: of the link under load, and the highest that card and slot support; likewise the lanes.
         samples: how often clocks were read.
         problem: why there is nothing.
@@ -483,7 +483,7 @@ def _text(value: Any) -> str:
 
 
 def _same_address(one: str, other: str) -> bool:
-    """Return whether these are one PCI address; domains have four or eight digits."""
+    """Return whether `one` and `other` are the same PCI address; domains have four or eight digits."""
     return one.lower()[-12:].lstrip("0") == other.lower()[-12:].lstrip("0")
 
 

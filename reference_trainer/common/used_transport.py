@@ -281,7 +281,7 @@ class TransportWatcher:
         if self._counts:
             self._after = count()
 
-    def found(self, crossing_bytes: int) -> Transport:
+    def result(self, crossing_bytes: int) -> Transport:
         """Return the result."""
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:

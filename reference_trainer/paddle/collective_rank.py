@@ -199,7 +199,7 @@ def _train_and_compare(
         "steps": len(trained.losses),
         "losses": training.first_and_last(trained.losses, 200),
         "step_s": training.first_and_last(trained.step_s, 200),
-        "unmoved": unmoved(paddle, model),
+        "unmoved": unchanged_tensors(paddle, model),
         "digests": digests,
         "difference_to_one_process": difference,
         "drift": drift,
@@ -276,7 +276,7 @@ def train(
     return TrainingResult(losses, took)
 
 
-def unmoved(paddle: Any, model: Any) -> list[str]:
+def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
     """Return the tensors of `model` that are unchanged since the start."""
     import numpy
 

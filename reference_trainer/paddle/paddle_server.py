@@ -121,7 +121,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
         last_loss=losses[-1],
         pull_s=steps.first_and_last(pulled, 200),
         compute_s=steps.first_and_last([whole - pull for whole, pull in zip(took, pulled)], 200),
-        unmoved=unmoved(before, after),
+        unmoved=unchanged_tensors(before, after),
         digest=digest if cut.sparse else "",
     )
 
@@ -660,7 +660,7 @@ def _batch(worker: int, *, sparse: bool) -> dict[str, Any]:
     return feed
 
 
-def unmoved(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def unchanged_tensors(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Return the parameters whose bits have not changed."""
     import numpy
 

@@ -240,7 +240,7 @@ class Client:
         self._kept.append(keep)
 
     def _apply_fault(self, server: Server, clock: int, parts: list[list[memoryview]]) -> list[list[memoryview]]:
-        """Return the same frames with the injected fault."""
+        """Return the frames with the injected fault."""
         fault = self._fault
         if fault.server != server.index:
             return parts

@@ -156,7 +156,7 @@ class PushParts:
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Return whether this part of push number `clock` is used; missing and duplicate parts are recorded.
+        """Return whether part `part` of push number `clock` is used; missing and duplicate parts are recorded.
 
         Raises RunEnded, and PeerError for a clock beyond the run's.
         """
@@ -541,7 +541,7 @@ class ConnectionHandler:
             self._finished(header, table)
 
     def _accepts_part(self, header: Header, part: int) -> bool:
-        """Return whether this part of a push is used; otherwise its payload is read and dropped."""
+        """Return whether the part of a push is used; otherwise its payload is read and dropped."""
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:

@@ -332,7 +332,7 @@ class Store:
         return event
 
     def on_device(self, numbers: Any) -> Any:
-        """Return these numbers on the device of the store; they have been copied when this returns."""
+        """Return `numbers` on the device of the store; they have been copied when this returns."""
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:

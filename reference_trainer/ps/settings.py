@@ -261,7 +261,7 @@ class ProcessFault:
         self._phase = _PHASES.get(str(config.get("phase", "exact")), EXACT)
 
     def due(self, kind: str, phase: int, step: int) -> bool:
-        """Return whether this fault is due at this step of this phase."""
+        """Return whether the fault is due at `step` of `phase`."""
         due = self.kind == kind and phase == self._phase and step == self.step
         if due:
             self._report(step)

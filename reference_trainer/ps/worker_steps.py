@@ -523,7 +523,7 @@ def train_locally(
 
 
 def _may_request_early(requested: list[Any]) -> bool:
-    """Return whether these rows may be requested before the reply to a pull has been read."""
+    """Return whether the rows may be requested before the reply to a pull has been read."""
     return all(part.rows.numel() <= _MAX_EARLY_ROWS for part, _ in requested)
 
 

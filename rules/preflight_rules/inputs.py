@@ -139,9 +139,9 @@ def _malformed(job: Job, note: Note) -> Verdict:
 def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     """Hydra stops before the program starts: an override or a defaults list does not fit the configuration.
 
-    What it checks: Every override of a line names a key or a group that the composed configuration has, or begins with
-    `+`; every configuration that a defaults list names is there; nothing that must be chosen is left at `???`; no
-    mapping is merged with a list.
+    What it checks: Every override on the command line names a key or group of the composed configuration, or begins
+    with `+`; every configuration in a defaults list exists; no mandatory value is left at `???`; no mapping is merged
+    with a list.
 
     Why it matters: Hydra composes the configuration first. "Could not override 'trainer.n_gpu_per_node'" comes after
     the job was queued and its nodes were set up.

@@ -41,7 +41,7 @@ class Program(mux.Stream):
         except OSError:
             pass
 
-class Side(mux.Side):
+class Side(mux.BridgeServer):
     def do_echo(self, value):
         return value
     def do_path(self):

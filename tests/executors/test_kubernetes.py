@@ -456,11 +456,11 @@ def test_survey_lists_denied_requests(stub: Stub, tmp_path: Path) -> None:
 
 def test_error_body_in_bytes_is_decoded(stub: Stub, tmp_path: Path) -> None:
     """The client's error contains the server's answer as bytes up to version 31, and as text since."""
-    from preflight.executors.bridge.kubernetes_side import KubernetesSide
+    from preflight.executors.bridge.kubernetes_side import KubernetesBridgeServer
     from preflight.executors.bridge.mux import BridgeError
 
     config = stub.write_kubeconfig(tmp_path / "kubeconfig")
-    side = KubernetesSide()
+    side = KubernetesBridgeServer()
     side.do_connect(str(config), "")
 
     def refuse(**_: Any) -> None:
@@ -494,7 +494,7 @@ def test_own_job_is_found_by_labels_and_owners(stub: Stub, tmp_path: Path, monke
     pod = stub.add_pod("ptj-worker-1", node="n")
     pod["metadata"]["labels"] = {"training.kubeflow.org/job-name": "ptj", "app": "x"}
     pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": "r"}, {"kind": "Job", "name": "j"}]
-    side = kubernetes_side.KubernetesSide()
+    side = kubernetes_side.KubernetesBridgeServer()
     side.do_connect(str(stub.write_kubeconfig(tmp_path / "kubeconfig")), "")
     assert side.do_own("train") == []
     monkeypatch.setattr(kubernetes_side, "_own_namespace", lambda: "train")

@@ -155,10 +155,10 @@ def test_run_without_nodes_repeats_its_reason() -> None:
 
 
 def test_only_nodes_of_the_recording_can_be_named() -> None:
-    gathered = anyio.run(opened().gather, NodeRequest(named=(Node("c", 0),)))
+    gathered = anyio.run(opened().gather, NodeRequest(named_nodes=(Node("c", 0),)))
     assert gathered is not None and gathered.nodes == (Node("c", 0),)
     with pytest.raises(UsageError, match=r"z: not in the recording run\.json"):
-        anyio.run(opened().gather, NodeRequest(named=(Node("z", 0),)))
+        anyio.run(opened().gather, NodeRequest(named_nodes=(Node("z", 0),)))
 
 
 @pytest.mark.parametrize("name", ["-x", "", "a b", "nowhere"])

@@ -87,7 +87,7 @@ def test_request_repeats_the_job_header() -> None:
     assert requested_options(wanted) == ("--account=ml", "--exclusive", "--gres=gpu:8", "--nodes=4", "--partition=big")
     trusted = NodeRequest(wanted.jobs, trust_job=True)
     assert "--nodelist=n[1-4]" in requested_options(trusted)
-    named = NodeRequest(wanted.jobs, named=(Node("n7", 0), Node("n8", 1)))
+    named = NodeRequest(wanted.jobs, named_nodes=(Node("n7", 0), Node("n8", 1)))
     assert {"--nodelist=n7,n8", "--nodes=2"} <= set(requested_options(named))
     assert requested_options(NodeRequest((job(),), count=3)) == ("--nodes=3",)
 

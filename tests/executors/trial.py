@@ -76,7 +76,7 @@ async def _choose(options: argparse.Namespace) -> tuple[ExecutorChoice, tuple[No
     choice = await choose(
         hosts=options.hosts, hostfile=None, executor=options.on, options=options.on_option, environment=os.environ
     )
-    wanted = NodeRequest((), choice.named, options.count, deadline_s=options.gather, environment=os.environ)
+    wanted = NodeRequest((), choice.named_nodes, options.count, deadline_s=options.gather, environment=os.environ)
     found = await find(choice, wanted)
     names = [node.name for node in found.nodes]
     _say(executor=choice.executor.name, origin=dataclasses.asdict(found.origin), nodes=names)

@@ -11,7 +11,7 @@ import pytest
 
 from preflight._util import toml
 from preflight.model.job import WHOLE_JOB, Claim, Known, Plain, Span
-from preflight.sources.conditions import UnknownValue, holds, parsed
+from preflight.sources.conditions import UnknownValue, holds, parse_condition
 from preflight.sources.kubernetes.operators import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.settings import tables
@@ -103,7 +103,9 @@ def test_a_release_in_a_range(version: str, since: str, until: str, expected: bo
 
 def keys_of(text: str) -> set[str]:
     """Every key that a condition names, with the sections above it."""
-    return {ast.unparse(node) for node in ast.walk(parsed(text)) if isinstance(node, (ast.Name, ast.Attribute))}
+    return {
+        ast.unparse(node) for node in ast.walk(parse_condition(text)) if isinstance(node, (ast.Name, ast.Attribute))
+    }
 
 
 #: What a row may blame beside keys of its condition: the place itself.

@@ -60,7 +60,7 @@ class FakeScheduler(Executor):
             raise self.problem
         if "jobid" in self.given and int(self.given["jobid"]) == 0:
             await anyio.sleep_forever()
-        if wanted.named:
+        if wanted.named_nodes:
             return None
         return GatheredNodes((Node("a", 0), Node("b", 1), Node("c", 2)), "pretended job 7", ("one note",))
 
@@ -100,7 +100,7 @@ def chosen(
 
 def found(choice: node_selection.ExecutorChoice, wanted: NodeRequest | None = None) -> tuple[tuple[str, ...], Origin]:
     async def main() -> node_selection.FoundNodes:
-        return await node_selection.find(choice, replace(wanted or NodeRequest(), named=choice.named))
+        return await node_selection.find(choice, replace(wanted or NodeRequest(), named_nodes=choice.named_nodes))
 
     there = anyio.run(main)
     return tuple(node.name for node in there.nodes), there.origin
@@ -386,7 +386,7 @@ def context_found(
 
     async def main() -> tuple[tuple[Node, ...], Origin]:
         way = await choose(hosts=hosts, hostfile=hostfile, executor=executor, options=(), environment={})
-        found = await find(way, NodeRequest(jobs, way.named, claimed_count(jobs), trust_job))
+        found = await find(way, NodeRequest(jobs, way.named_nodes, claimed_count(jobs), trust_job))
         return found.nodes, found.origin
 
     return anyio.run(main)

@@ -20,7 +20,7 @@ from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
 from preflight_checks.charts.node_tables import QUANTITIES, brief, node_measurements, sample_of, short
 from preflight_checks.links.dial_requests import FREE, SPREAD
-from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged, measurements_of
+from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged_directions, measurements_of
 from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
 from preflight_checks.plans import table
 from preflight_checks.probes.link_quality import measure
@@ -58,7 +58,7 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
             f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
         )
         yield _matrix("links.reach", "Reachability", note, "", fleet, connected)
-    measured, missing = judged(facts), _unmeasured_pairs(facts)
+    measured, missing = judged_directions(facts), _unmeasured_pairs(facts)
     if not measured:
         return
     trips = {item.pair: _direction(item, _LATENCY, _trip_us(item)) for item in measured}

@@ -174,7 +174,7 @@ def _equal_memory(first: float, second: float) -> bool:
 def _cores(job: Job, facts: Facts) -> Mapping[str, CellValue]:
     """Return the cores that ranks may use, or those that are online if the ranks' context was not examined."""
 
-    def usable(value: Limits) -> CellValue:
+    def usable_cores_cell(value: Limits) -> CellValue:
         cores = usable_cores(value)
         if cores is None:
             return CellValue(None, "not reported by the system")
@@ -183,7 +183,7 @@ def _cores(job: Job, facts: Facts) -> Mapping[str, CellValue]:
     def online(value: Machine) -> CellValue:
         return CellValue(value.online_cpus, "not reported by the system")
 
-    return {**values_by_node(facts, machine, online), **values_by_node(facts, limits, usable)}
+    return {**values_by_node(facts, machine, online), **values_by_node(facts, limits, usable_cores_cell)}
 
 
 def _count(value: Gpus) -> CellValue:
@@ -345,8 +345,8 @@ def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], i
 #: By name, as `data/measurements.toml` describes them.
 QUANTITIES = {name: Quantity(name, **row) for name, row in data_table("measurements").items()}
 _GPU_COUNTERS: dict[str, Callable[[Gpu], int | None]] = {
-    "gpu_ecc_corrected": lambda gpu: gpu.ecc_corrected_ever,
-    "gpu_ecc_uncorrected": lambda gpu: gpu.ecc_uncorrected_ever,
+    "gpu_ecc_corrected": lambda gpu: gpu.ecc_corrected_aggregate,
+    "gpu_ecc_uncorrected": lambda gpu: gpu.ecc_uncorrected_aggregate,
     "gpu_rows_remapped": lambda gpu: gpu.rows_remapped_uncorrectable,
     "gpu_pages_retired": lambda gpu: gpu.pages_retired,
     "gpu_pcie_replays": lambda gpu: gpu.pcie_replays,

@@ -185,7 +185,7 @@ _plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
-    """Return whether this kind of job reads a group's variables. Unread ones may stay in a profile."""
+    """Return whether a job of this kind reads a group's variables. Unread ones may stay in a profile."""
     if group.job_kinds == "nccl":
         names, _ = backends(job)
         return "nccl" in names or bool(gpu_claims(job))
@@ -205,7 +205,7 @@ def _mentions_variable(name: str, job: Job) -> bool:
     return any(word.search(claim.spelling) or name in claim.alternatives for claim in job.claims)
 
 
-def stated(name: str, job: Job) -> tuple[Claim, ...]:
+def overriding_claims(name: str, job: Job) -> tuple[Claim, ...]:
     """Return the claims of the job's files that override the variable `name`; empty if there are none."""
     return tuple(
         claim
@@ -283,7 +283,7 @@ def protocol_differences(job: Job, facts: Facts) -> dict[str, tuple[str, ...]]:
 
 def _difference(name: str, groups: Sequence[NodeGroup], job: Job) -> _Difference | None:
     group = group_of(name, frozenset(item.settings[name].shown for item in groups if name in item.settings))
-    if group is None or group.kind != "agree" or stated(name, job):
+    if group is None or group.kind != "agree" or overriding_claims(name, job):
         return None
     if len({setting(item.settings, name).key for item in groups}) < 2:
         return None
@@ -356,7 +356,12 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     wrong = False
     for name in sorted({name for item in groups for name in item.settings if name not in ours}):
         group = group_of(name)
-        if group is None or group.kind != "distinct" or stated(name, job) or not is_relevant(name, group, job):
+        if (
+            group is None
+            or group.kind != "distinct"
+            or overriding_claims(name, job)
+            or not is_relevant(name, group, job)
+        ):
             continue
         holders: dict[Setting, list[str]] = {}
         for item in groups:
@@ -590,7 +595,7 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         if not blind:
             yield not_applicable("TF_CONFIG", "no node's own environment sets it")
         return
-    parsed = {node: _parsed(text) for node, text in held.items()}
+    parsed = {node: _parse_participants(text) for node, text in held.items()}
     faults = [*_unreadable(parsed), *_clusters(parsed), *_tasks(parsed)]
     for fault in faults:
         yield failed(
@@ -614,7 +619,7 @@ class _Participants:
     index: int
 
 
-def _parsed(text: str) -> _Participants | None:
+def _parse_participants(text: str) -> _Participants | None:
     try:
         document = json.loads(text)
         cluster, task = document["cluster"], document.get("task") or {}

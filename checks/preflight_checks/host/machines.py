@@ -100,8 +100,8 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         ),
         also=(dynamic,) if drops and dynamic is not None else (),
         nodes=tuple(far),
-        remedy=f"Start the time daemon on {fold(far)}: `systemctl status chronyd`, `chronyc tracking`; "
-        "`chronyc makestep` sets its clock at once.",
+        remedy=f"Check the time daemon on {fold(far)} (`systemctl status chronyd`, `chronyc tracking`) and start it if "
+        "it is down; `chronyc makestep` corrects the clock at once.",
         run=(root_command("chronyc", "makestep", on=far),),
         certain=grave or drops,
     )

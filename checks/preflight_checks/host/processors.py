@@ -18,8 +18,8 @@ from preflight_checks.plans import (
     GIB,
     MIB,
     combined,
+    comparable_limit,
     has_launches,
-    known,
     known_facts,
     missing_facts,
     on_every_node,
@@ -396,11 +396,11 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("shared memory", "no node is known to have processes that share memory")
         return
     observed = yield from known_facts(facts, limits, "shared memory")
-    tiny = {node: v for node, v in observed.items() if known(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
+    tiny = {node: v for node, v in observed.items() if comparable_limit(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
     full = {
         node: v
         for node, v in observed.items()
-        if node not in tiny and known(v.shm_free_bytes) < users * SHM_PER_PROCESS
+        if node not in tiny and comparable_limit(v.shm_free_bytes) < users * SHM_PER_PROCESS
     }
     blind = {node: v for node, v in observed.items() if v.shm_total_bytes is None}
     for problem in dict.fromkeys(value.shm_problem for value in blind.values()):
@@ -467,11 +467,11 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("locked memory", "the job does not use RDMA, or no node has RDMA devices")
         return
     yield from blind
-    low = {n: v for n, v in with_rdma.items() if known(v.locked_memory_soft_bytes) < MEMLOCK_COMFORT}
+    low = {n: v for n, v in with_rdma.items() if comparable_limit(v.locked_memory_soft_bytes) < MEMLOCK_COMFORT}
     if with_rdma and not low:
         yield passed(f"locked memory on {len(with_rdma)} nodes")
     for hard in (True, False):
-        group = {n: v for n, v in low.items() if (known(v.locked_memory_soft_bytes) < MEMLOCK_FLOOR) is hard}
+        group = {n: v for n, v in low.items() if (comparable_limit(v.locked_memory_soft_bytes) < MEMLOCK_FLOOR) is hard}
         if group:
             node, value = next(iter(group.items()))
             limit = size(value.locked_memory_soft_bytes)
@@ -518,7 +518,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     needed = FILES_BASE + 4 * world
     # One connection per other rank plus the files of any Python process are certain to be needed.
     certain = world + 32
-    below: Callable[[Limits, float], bool] = lambda value, bound: known(value.open_files_soft) < bound  # noqa: E731
+    below: Callable[[Limits, float], bool] = lambda value, bound: comparable_limit(value.open_files_soft) < bound  # noqa: E731
     short = {node: value for node, value in observed.items() if below(value, needed)}
     if observed and not short:
         yield passed(f"open files on {len(observed)} nodes")

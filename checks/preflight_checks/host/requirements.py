@@ -122,7 +122,7 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield from _golden(claim, known, wanted)
     for requirement, claim in wanted:
         for node, values in known.items():
-            yield _judged(requirement, claim, node, values.get(requirement.name, ""))
+            yield _requirement_verdict(requirement, claim, node, values.get(requirement.name, ""))
 
 
 def _golden(
@@ -142,7 +142,7 @@ def _golden(
             wanted.append((Requirement(prop, "==", value), claim))
 
 
-def _judged(requirement: Requirement, claim: Claim, node: str, value: str) -> Verdict:
+def _requirement_verdict(requirement: Requirement, claim: Claim, node: str, value: str) -> Verdict:
     subject = f"{requirement.name} of {node}"
     if not value:
         return unknown(subject, f"{requirement.name} of {node} is not known", nodes=(node,), required=True)

@@ -84,7 +84,7 @@ class Measurement:
 
     @property
     def lost_pings(self) -> int:
-        """Retransmitted segments of round trips, unless datagrams show that the other direction loses packets."""
+        """Number of retransmitted ping segments; 0 if datagrams show that only the other direction loses packets."""
         other = self.quality.back if self.direction is self.quality.out else self.quality.out
         if self.direction.arrived and self.lost < LOST <= _lost_datagrams(other):
             return 0
@@ -325,7 +325,7 @@ class JudgedDirection:
 
 
 @memoize
-def judged(facts: Facts) -> tuple[JudgedDirection, ...]:
+def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
     """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     seen = measurements_of(facts)
     common, cards = values_and_cards(facts)
@@ -452,7 +452,7 @@ def find(
 
     Inconclusive links count neither for nor against a node.
     """
-    every, (common, cards) = judged(facts), values_and_cards(facts)
+    every, (common, cards) = judged_directions(facts), values_and_cards(facts)
     decided = [item for item in every if not {*kinds} & {*item.inconclusive, *item.unconfirmed}]
     bad = [item for item in decided if is_bad(item)]
     if not bad:

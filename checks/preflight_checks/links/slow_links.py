@@ -1,4 +1,4 @@
-"""Checks that no link is far slower or later than the others, or loses packets, over TCP and by RDMA writes."""
+"""Checks that no link loses packets or has much lower bandwidth or higher latency than the others (TCP and RDMA)."""
 
 from __future__ import annotations
 
@@ -507,7 +507,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     wanted = applies(job, fleet)
     if wanted is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
         return
-    usable = {node: [port for port in found if port.usable] for node, found in ports_by_node(job, facts).items()}
+    usable = {node: [port for port in found if port.is_usable] for node, found in ports_by_node(job, facts).items()}
     addresses = addresses_of(job, fleet, facts)
     names = [name for name in addresses if usable.get(name)]
     if len(names) < 2:

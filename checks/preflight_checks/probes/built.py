@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Sequence
 _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$")
 
 
-def parse_folder(entry: str) -> tuple[str, str] | None:
+def parse_metadata_dir_name(entry: str) -> tuple[str, str] | None:
     """Return the normalised name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
         except OSError:
             continue
         for entry in entries:
-            named = parse_folder(entry) if entry.endswith("-info") else None
+            named = parse_metadata_dir_name(entry) if entry.endswith("-info") else None
             if named is not None:
                 found.setdefault(*named)
     return found

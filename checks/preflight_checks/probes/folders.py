@@ -279,9 +279,9 @@ def scratch(params: dict[str, Any]) -> Scratch:
     variable, path = chosen(what, dict(os.environ))
     state = folder_state({"path": path or "/nonexistent"})
     instead = ""
-    if what == "temporary" and not usable(state):
+    if what == "temporary" and not can_hold_files(state):
         candidates = [name for name in (*OTHER_TEMPORARY, os.getcwd()) if name != state.resolved]
-        instead = next((name for name in candidates if usable(folder_state({"path": name}))), "")
+        instead = next((name for name in candidates if can_hold_files(folder_state({"path": name}))), "")
     return Scratch(what, variable, state, instead)
 
 
@@ -295,7 +295,7 @@ def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
     return "", os.path.expanduser(default)
 
 
-def usable(state: FolderState) -> bool:
+def can_hold_files(state: FolderState) -> bool:
     """Return whether a temporary file can be made there; the folder must exist, because nothing creates it."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
@@ -409,7 +409,7 @@ def is_list(path: str) -> bool:
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
-def listed(path: str) -> list[str] | None:
+def read_file_list(path: str) -> list[str] | None:
     """Return the files that a list names, one a line, first word; relative ones as the reader finds them. None:
     unreadable.
 
@@ -547,7 +547,7 @@ def path_state(params: dict[str, Any]) -> PathState:
     state = _with_mount(PathState(given, resolved))
     if stat.S_ISREG(status.st_mode):
         if is_list(resolved):
-            names = listed(resolved)
+            names = read_file_list(resolved)
             if names is not None:
                 return _collected(replace(state, kind="list"), [resolved, *names], os.path.dirname(resolved))
         state = _collected(replace(state, kind="file"), [resolved], os.path.dirname(resolved))

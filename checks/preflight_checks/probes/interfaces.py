@@ -546,14 +546,14 @@ class KernelNetwork:
         """The number of ports in the range, without the reserved ones."""
         if self.first_port is None or self.last_port is None:
             return None
-        inside = sum(self.first_port <= port <= self.last_port for port in reserved(self.reserved_ports))
+        inside = sum(self.first_port <= port <= self.last_port for port in parse_port_list(self.reserved_ports))
         return max(0, self.last_port - self.first_port + 1 - inside)
 
     def may_assign(self, port: int) -> bool:
         """Return whether the kernel may assign this port to a connection that requests any."""
         if self.first_port is None or self.last_port is None:
             return False
-        return self.first_port <= port <= self.last_port and port not in reserved(self.reserved_ports)
+        return self.first_port <= port <= self.last_port and port not in parse_port_list(self.reserved_ports)
 
 
 @cheap("node")
@@ -574,14 +574,14 @@ def kernel_network(params: dict[str, Any]) -> KernelNetwork:
 
 
 def visible_network() -> KernelNetwork:
-    """Return the same settings; all of them unknown if /proc/sys/net cannot be read."""
+    """Return the kernel's network settings; all of them unknown if /proc/sys/net cannot be read."""
     try:
         return kernel_network({})
     except ProbeUnavailable:
         return KernelNetwork()
 
 
-def reserved(text: str) -> list[int]:
+def parse_port_list(text: str) -> list[int]:
     """Parse the ports of `8080,9000-9002`; unreadable parts are skipped."""
     found: list[int] = []
     for part in text.split(","):

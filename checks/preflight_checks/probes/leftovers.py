@@ -291,7 +291,7 @@ def _still_stuck(processes: list[Process]) -> list[Process]:
 
 
 def _relatives(table: dict[int, Entry], pid: int) -> set[int]:
-    """Return this process, its ancestors, and all processes that they have started for this run."""
+    """Return the process `pid`, its ancestors, and all processes that they have started for this run."""
     above = {pid}
     at = pid
     while at in table and table[at].parent > 1:
@@ -554,7 +554,7 @@ class ShutdownSigns:
 @cheap("node")
 def signs(params: dict[str, Any]) -> ShutdownSigns:
     """Read the files that systemd and the distribution leave in /run and /etc; no daemon is queried."""
-    planned = parse_scheduled(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
+    planned = parse_scheduled_shutdown(_read_text(RUN + "/systemd/shutdown/scheduled") or "")
     refusal = _read_text(RUN + "/nologin")
     if refusal is None:
         refusal = _read_text(ETC + "/nologin")
@@ -566,7 +566,7 @@ def signs(params: dict[str, Any]) -> ShutdownSigns:
     )
 
 
-def parse_scheduled(text: str) -> tuple[str, float | None]:
+def parse_scheduled_shutdown(text: str) -> tuple[str, float | None]:
     """Parse /run/systemd/shutdown/scheduled: the plan of systemd-logind and its time (seconds since 1970)."""
     found = dict(line.partition("=")[::2] for line in text.splitlines())
     when = found.get("USEC", "")

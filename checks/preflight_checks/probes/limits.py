@@ -208,7 +208,7 @@ class Mount:
 
     @property
     def read_only(self) -> bool:
-        """Return whether it is mounted read-only."""
+        """Return whether the file system is mounted read-only."""
         return "ro" in self.options.split(",")
 
     @property
@@ -456,9 +456,10 @@ def read_modules(root: str) -> tuple[dict[str, str], int]:
 
 
 class Folder:
-    """A folder of settings, which are opened relative to it: resolving a full path costs as much as reading.
+    """A directory of kernel settings.
 
-    One that cannot be opened has no entries.
+    Its files are opened relative to its descriptor, because resolving a full path costs as much as reading. A directory
+    that cannot be opened is treated as empty.
     """
 
     def __init__(self, path: str) -> None:

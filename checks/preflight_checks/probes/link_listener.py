@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from typing import AbstractSet, Any, Callable
 
-from preflight_checks.probes.interfaces import reserved, visible_network
+from preflight_checks.probes.interfaces import parse_port_list, visible_network
 from preflight_checks.probes.links import (
     COMMAND,
     DATAGRAM,
@@ -96,7 +96,7 @@ def listen(params: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> Li
                     ports[str(port)] += f" by {OTHER_RUN}"
         network = visible_network()
         ephemeral = [port for port in (network.first_port, network.last_port) if port]
-        taken = frozenset(reserved(network.reserved_ports))
+        taken = frozenset(parse_port_list(network.reserved_ports))
         spread = _spread(ephemeral, min(int(params.get("spread", 0)), MAX_SPREAD), taken)
         listeners.extend(spread)
         server = _Server(token, _datagrams(), emit)

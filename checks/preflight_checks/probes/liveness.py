@@ -1,4 +1,4 @@
-"""Whether the network file systems of a node answer: each is tested in a process that may hang."""
+"""Probes whether a node's network file systems respond. Each is queried in its own process, because it may hang."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def network_mounts(params: dict[str, Any]) -> list[Liveness]:
 
 
 def is_network(mount: Mount) -> bool:
-    """Return whether it depends on a server. A file system that is only mounted on access (autofs) is left alone."""
+    """Return whether the mount depends on a server. A file system that is only mounted on access (autofs) is
+    left alone.
+    """
     return mount.kind in SHARED or mount.kind == "fuse" or mount.kind.startswith("fuse.")
 
 

@@ -21,7 +21,7 @@ from preflight.agent.cheap import cheap
 from preflight.agent.process import read_text
 from preflight_checks.probes import built
 from preflight_checks.probes import built as distributions
-from preflight_checks.probes.built import first_of, parse_folder
+from preflight_checks.probes.built import first_of, parse_metadata_dir_name
 
 #: Distributions whose version must agree between ranks, by the name they are reported under.
 DISTRIBUTIONS = {
@@ -200,7 +200,7 @@ def installed(params: dict[str, Any]) -> Installed:
             continue
         here: dict[str, str] = {}
         for entry in names:
-            named = parse_folder(entry)
+            named = parse_metadata_dir_name(entry)
             if named is None:
                 continue
             name, version = named

@@ -13,7 +13,7 @@ from typing import Any, Iterator
 
 from preflight.agent.cheap import cheap
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes.interfaces import KernelNetwork, reserved, visible_network
+from preflight_checks.probes.interfaces import KernelNetwork, parse_port_list, visible_network
 
 _LISTEN = 0x0A
 #: The command of a holder that is an agent of preflight, and how its last argument begins.
@@ -250,7 +250,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 def candidates(network: KernelNetwork) -> list[int]:
     """Return ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
-    kept = set(reserved(network.reserved_ports))
+    kept = set(parse_port_list(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
     below = [port for port in every if port < first]

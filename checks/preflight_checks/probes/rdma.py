@@ -91,7 +91,7 @@ class RdmaDevices:
 
 
 def rdma(params: dict[str, Any]) -> RdmaDevices:
-    """Return the RDMA devices of this node. Raises ProbeUnavailable if the folder may not be read."""
+    """Return the RDMA devices of this node. Raises ProbeUnavailable if /sys/class/infiniband cannot be listed."""
     try:
         names = sorted(os.listdir(INFINIBAND), key=_by_number)
     except FileNotFoundError:

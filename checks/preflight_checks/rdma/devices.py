@@ -105,7 +105,7 @@ class HcaFilter:
 
     @property
     def excludes(self) -> bool:
-        """Return whether it excludes ports instead of choosing them."""
+        """Return whether the filter excludes ports instead of choosing them."""
         return self.value.startswith("^")
 
     @property
@@ -124,7 +124,7 @@ class HcaFilter:
         return tuple(found)
 
     def selects(self, device: str, port: int) -> bool:
-        """Return whether it selects this port of this device."""
+        """Return whether the filter selects the port of the device."""
         parts = self.parts
         if not parts or parts == (("all", 0),):
             return True
@@ -132,7 +132,7 @@ class HcaFilter:
         return matched != self.excludes
 
     def names(self, device: str) -> bool:
-        """Return whether it names this device."""
+        """Return whether the filter names the device."""
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
     def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def hca_filter(job: Job, node: str = "") -> HcaFilter | None:
-    """Return the filter of devices in force on `node`."""
+    """Return the effective filter of devices on `node`."""
     names, _claims = backends(job)
     for variable in ("NCCL_IB_HCA", "UCX_NET_DEVICES"):
         found = variable_value(job, variable, node)
@@ -181,8 +181,8 @@ class Port:
         return f"{self.device.name}:{self.port.number}"
 
     @property
-    def usable(self) -> bool:
-        """Return whether NCCL uses it."""
+    def is_usable(self) -> bool:
+        """Return whether NCCL uses the port."""
         return self.port.active and self.port.link_layer in ("InfiniBand", "Ethernet", "")
 
 
@@ -276,7 +276,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield from _none_found(wanted, bare)
         return
     listed = {node: tuple(i.name for i in found.interfaces) for node, found in facts.observed(interfaces).items()}
-    any_port_usable = any(item.usable for found in ports_by_node(job, facts).values() for item in found)
+    any_port_usable = any(item.is_usable for found in ports_by_node(job, facts).values() for item in found)
     missing: dict[tuple[str, ...], list[str]] = {}
     for node, names in observed.items():
         chosen = hca_filter(job, node)
@@ -359,7 +359,7 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         for item in found:
             states.setdefault(item.name, {})[node] = item
     chosen = hca_filter(job)
-    others = median([sum(item.usable for item in found) for found in ports.values()]) if ports else 0
+    others = median([sum(item.is_usable for item in found) for found in ports.values()]) if ports else 0
     dead: dict[tuple[str, str, bool], list[str]] = {}
     good = 0
     for name, on in states.items():
@@ -367,14 +367,14 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         named = chosen is not None and chosen.names(name.split(":")[0])
         good += len(up)
         for node in (node for node in on if node not in up):
-            remaining = sum(item.usable for item in ports[node])
+            remaining = sum(item.is_usable for item in ports[node])
             if len(up) * 2 > len(on) or named or not remaining:
                 dead.setdefault((node, _state(on[node]), named or (remaining == 0 and others > 0)), []).append(name)
     faults = grouped(((tuple(ports_down), state, certain), node) for (node, state, certain), ports_down in dead.items())
     for (same, state, certain), nodes in faults.items():
         names, node = list(same), nodes[0]
         up = _active_nodes(states[names[0]])
-        remaining = sum(item.usable for item in ports[node])
+        remaining = sum(item.is_usable for item in ports[node])
         yield failed(
             f"RDMA ports {fold(names)}: {state}",
             f"{fold(names)} {'is' if len(names) == 1 else 'are'} {state} on {fold(nodes)}"

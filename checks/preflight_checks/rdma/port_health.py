@@ -267,7 +267,7 @@ def _devices_by_memory_node(ports: Sequence[Port], fact: Pci) -> Mapping[int, li
     found: dict[int, list[str]] = {}
     for port in ports:
         place = fact.numa.get(port.device.pci, -1)
-        if port.usable and place >= 0 and port.device.name not in found.setdefault(place, []):
+        if port.is_usable and place >= 0 and port.device.name not in found.setdefault(place, []):
             found[place].append(port.device.name)
     return found
 

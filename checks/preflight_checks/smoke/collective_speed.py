@@ -523,7 +523,7 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
         rates = sorted(
             port.port.rate_gbps
             for port in ports.get(node, ())
-            if port.usable and port.port.rate_gbps and (port.name in used or not used)
+            if port.is_usable and port.port.rate_gbps and (port.name in used or not used)
         )[: len(ranks)]
         if not rates:
             return Fabric("RDMA", unknown=f"the rate of the ports of {node} is unknown")

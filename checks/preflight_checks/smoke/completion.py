@@ -112,7 +112,7 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             f"injected fault {fault.option_text}", f"{found.title} ended before the fault{what}", required=True
         )
     else:
-        yield _judged(job, fleet, facts, run, found, found.at_s)
+        yield _fault_verdict(job, fleet, facts, run, found, found.at_s)
 
 
 def _participants(run: GroupRun) -> str:
@@ -120,7 +120,7 @@ def _participants(run: GroupRun) -> str:
     return ", ".join(f"{role}s 0 to {count - 1}" if count > 1 else f"{role} 0" for role, count in numbers.items())
 
 
-def _judged(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedFault, at_s: float) -> Verdict:
+def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedFault, at_s: float) -> Verdict:
     fault = found.fault
     began = f"injected fault: {found.title} {_FAULT_TEXTS[fault.kind]} at {at_s:.1f} s"
     if isinstance(run, ServerRun) and found.rank in run.replaced:

@@ -177,7 +177,7 @@ def _judge(
             continue
         speeds = [speed for speed in gpu.speeds if speed.what in kinds]
         if row is None:
-            reason = f"no expected figures are known for {gpu.model}; it reached {_listed(speeds)}"
+            reason = f"no expected figures are known for {gpu.model}; it reached {_format_speeds(speeds)}"
             unknowns.setdefault(reason, []).append(item.label)
             continue
         floors = [(speed, floor) for speed in speeds if (floor := floor_of(item, row, speed.what)) is not None]
@@ -207,7 +207,7 @@ def _judge(
 def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
     """Return why figures below the floor do not blame the card; empty if they do."""
     gpu = item.gpu
-    figures = _listed([entry.speed for entry in below])
+    figures = _format_speeds([entry.speed for entry in below])
     if item.sharing > 1:
         return f"{item.sharing} ranks shared the GPU, and it reached {figures}"
     if gpu.in_use:
@@ -355,7 +355,7 @@ def _figure(speed: Speed) -> str:
     return f"{speed.best:.4g} {_unit(speed.what)} in {_product_name(speed.what)}"
 
 
-def _listed(speeds: Sequence[Speed]) -> str:
+def _format_speeds(speeds: Sequence[Speed]) -> str:
     return ", ".join(_figure(speed) for speed in speeds) or "nothing"
 
 
@@ -372,7 +372,7 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
 
 @smoke_check("SMK016", "gpu-computes-wrongly", severity=Severity.ERROR)
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Products of matrices on each GPU have the exactly known bits, each time.
+    """Matrix multiplication on each GPU gives exactly the known bits, each time.
 
     What it checks: products of integers in fp32, TF32, bf16 and fp16, whose sums are exact in any order, up to 40 times
     each; every element is compared with the value computed on the host.

@@ -52,9 +52,9 @@ class Process:
     """One server or worker, and its settings.
 
     Args:
-        kind: `server` or `worker`: its kind by its position in the job; `role` is the name in its settings.
+        kind: `server` or `worker`, from its position in the job; `role` is what its settings say.
         index: its index; text if it is not a number.
-        servers, workers: the numbers in its settings; `server_endpoints` is the list, in order.
+        servers, workers: how many of each its settings give; `server_endpoints` is the list, in order.
         endpoint: a server's own endpoint; empty for a worker.
         source: the origin of its settings, if not the job as a whole.
     """
@@ -323,7 +323,7 @@ def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
 
 
 def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
-    """Return the same processes on one machine: every endpoint moves to loopback, with a unique port.
+    """Return the processes on one machine: every endpoint moves to loopback, with a unique port.
 
     The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
     known. Equal endpoints stay equal, and different lists stay different.

@@ -99,7 +99,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
         return
     ports = ports_by_node(job, facts)
     nodes = tuple(dict.fromkeys(node for node, _ in run.reports))
-    without = [node for node in nodes if not any(port.usable for port in ports.get(node, ()))]
+    without = [node for node in nodes if not any(port.is_usable for port in ports.get(node, ()))]
     odd = [(node, report) for node, report in run.reports if by_sockets(report)]
     if without and odd and demand.requested_by:
         yield _despite_request(odd, without, demand)
@@ -110,7 +110,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
         return
     blind = [node for node, report in run.reports if by_sockets(report) is None]
     for node in dict.fromkeys(node for node, _ in odd):
-        active = [port.name for port in ports[node] if port.usable]
+        active = [port.name for port in ports[node] if port.is_usable]
         yield _sockets_finding(node, [report for name, report in odd if name == node], active, demand.claims)
     if odd:
         return
@@ -121,7 +121,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def by_sockets(report: RankReport) -> bool | None:
-    """Return whether this rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    """Return whether the rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
         return nccl.sockets

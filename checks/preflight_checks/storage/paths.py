@@ -527,8 +527,8 @@ def _uneven_ranks(
         rich, poor = shares.index(max(shares)), shares.index(min(shares))
         yield failed(
             f"{item.path}: skew",
-            f"of {item.path}, rank {rich} gets {size(max(shares))} and rank {poor} {size(min(shares))}: the epoch "
-            "ends much earlier for one of them",
+            f"rank {rich} reads {size(max(shares))} of {item.path}, but rank {poor} only {size(min(shares))}: rank "
+            f"{poor} ends its epoch much earlier",
             at=Evidence("bytes of a rank", f"{size(min(shares))} to {size(max(shares))}", "about the same", "", node),
             also=(*item.claims, *claims),
             nodes=tuple(whole),

@@ -24,7 +24,7 @@ from preflight_checks.plans import (
     split,
     warning_check,
 )
-from preflight_checks.probes.folders import FolderState, Scratch, folder_state, hub_model, scratch, usable
+from preflight_checks.probes.folders import FolderState, Scratch, can_hold_files, folder_state, hub_model, scratch
 from preflight_checks.probes.limits import SHARED
 from preflight_checks.requirements import fold, gpu_claims, known_int, scopes
 from preflight_checks.storage.paths import for_each_path, on_a_node
@@ -180,7 +180,7 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for node, value in observed.items():
         fault = _temporary_fault(value, compiles=compiles)
         if fault:
-            groups.setdefault((fault, not usable(value.folder) and not value.instead), []).append(node)
+            groups.setdefault((fault, not can_hold_files(value.folder) and not value.instead), []).append(node)
     for (fault, certain), nodes in groups.items():
         path = observed[nodes[0]].folder.resolved
         yield failed(

@@ -61,7 +61,7 @@ class Names:
             if member.rank is not None and member.host:
                 self._hosts.setdefault(member.rank, member.host)
 
-    def known(self, member: LogProcess) -> LogProcess:
+    def identify(self, member: LogProcess) -> LogProcess:
         """Return the process with its rank and host, if any log gives them."""
         found = self._known.get(member)
         if found is None:
@@ -202,7 +202,7 @@ def last_lines(files: Sequence[ScanResult], names: Names) -> dict[LogProcess, La
     found: dict[LogProcess, LastLine] = {}
 
     def add(member: LogProcess, word: LastLine) -> None:
-        who = names.known(member)
+        who = names.identify(member)
         before = found.get(who)
         seconds = seconds_between(before.moment, word.moment) if before is not None else None
         if before is None or seconds is None or seconds >= 0:

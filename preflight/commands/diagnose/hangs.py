@@ -91,7 +91,7 @@ class _Positions:
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
     def is_held_up(self, number: int, rank: int) -> bool:
-        """Return whether this rank is among those that hold up a collective."""
+        """Return whether the rank is among those that hold up a collective."""
         if rank in self.reached:
             return self.reached[rank] < number
         return rank in self.lost and rank in self.awaited(number)
@@ -329,7 +329,7 @@ def _with(shape: tuple[str, str], here: Mapping[int, Call]) -> list[int]:
 def _is_swapped(
     number: int, rank: int, common: str, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> bool:
-    """Return whether this rank and the others make two calls in opposite order.
+    """Return whether a rank and the others make two calls in opposite order.
 
     A waiting rank has no next call, so one of the two orders suffices if the other is unknown.
     """

@@ -44,11 +44,11 @@ class Finder:
     def __init__(self, needles: Iterable[str]) -> None:
         plain = {digitless(needle.encode()) for needle in needles}
         extra = sorted((one for one in plain if not any(word.encode() in one for word in _WORDS)), key=len)
-        least: list[bytes] = []
+        minimal_needles: list[bytes] = []
         for needle in extra:
-            if not any(other in needle for other in least):
-                least.append(needle)
-        self._words = (*(word.encode() for word in _WORDS), *least)
+            if not any(other in needle for other in minimal_needles):
+                minimal_needles.append(needle)
+        self._words = (*(word.encode() for word in _WORDS), *minimal_needles)
         self._known: dict[bytes, bool] = {}
 
     def starts(self, chunk: bytes) -> list[int]:

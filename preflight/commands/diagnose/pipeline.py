@@ -158,13 +158,13 @@ def _answer(
     side_files: SideFiles,
 ) -> Diagnosis:
     names = Names(scans)
-    events = [[replace(event, member=names.known(event.member)) for event in scanned.events] for scanned in scans]
+    events = [[replace(event, member=names.identify(event.member)) for event in scanned.events] for scanned in scans]
     is_run = bool(hang or side_files.dumps or side_files.stacks) or _is_of_a_run(scans)
     foreign = [event for found in events for event in found if not is_run or event.symptom.kind is Kind.FOREIGN]
     events = [[event for event in found if is_run and event.symptom.kind is not Kind.FOREIGN] for found in events]
     survival = judge_survival(scans, events)
     lasting = survival.lasting
-    lasting = (*lasting, *(replace(event, member=names.known(event.member)) for event in hang))
+    lasting = (*lasting, *(replace(event, member=names.identify(event.member)) for event in hang))
     blamed = attribute(lasting)
     last_words = last_lines(scans, names)
     wanted = {name for group in blamed.causes for name in group.chosen.symptom.found_by}

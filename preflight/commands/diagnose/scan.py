@@ -152,7 +152,7 @@ class Table:
         return found
 
 
-def known(own: Sequence[Path] = ()) -> Table:
+def load_symptoms(own: Sequence[Path] = ()) -> Table:
     """Return the rows of the user's files, followed by those of every pack.
 
     Raises:

@@ -656,7 +656,7 @@ class _Coverage:
         self._records = {record.node.name: record for record in report.nodes}
 
     def why_unknown(self, finding: Finding, report_name: str) -> str:
-        """Return why this report would not show such a finding even if the fault existed; empty if it would."""
+        """Return why this report would not show the finding even if the fault existed; empty if it would."""
         unknown = self._unknown_outcomes.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
             return f"{report_name} did not check it"
@@ -667,13 +667,13 @@ class _Coverage:
             if record is None:
                 return f"{report_name} does not have node {node}"
             return f"{report_name} could not check {node}: {record.problem}"
-        about = _about(unknown, finding)
+        about = _undecided_about(unknown, finding)
         if about is None and unknown and finding.id not in self._checked:
             about = unknown[0]
         return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
 
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these nodes that were not checked, or for which the check was undecided."""
+        """Return those of `nodes` that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
         unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
         unreached = self._unreached_reason(nodes)
@@ -699,7 +699,7 @@ class _Coverage:
         return chosen and not matches(finding.id, finding.name, configuration.ignore) and profiles[0] >= profiles[1]
 
 
-def _about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
+def _undecided_about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
     """Return the undecided outcome about the same subject or one of its nodes."""
     for outcome in unknown:
         if without_lines(outcome.subject) == without_lines(finding.subject) or _subject_words(outcome) & {

@@ -32,8 +32,8 @@ from preflight.commands.history.stories import (
     failing_nodes,
     growing_counters,
     health_of,
-    known,
-    listed,
+    join_words,
+    known_points,
     noise,
     overlap,
     own_failures,
@@ -143,7 +143,7 @@ class Worse:
 
     def fits(self, run: int) -> bool:
         """Return whether a step in this run explains the series nearly as well as the best fit."""
-        points = known(self.compared.own[self.node])
+        points = known_points(self.compared.own[self.node])
         at = next((place for place, (number, _) in enumerate(points) if number >= run), len(points))
         return step_error([value for _, value in points], at) <= 1.15 * self.error
 
@@ -184,7 +184,7 @@ def worse_nodes(compared: Compared, series: Series, groups: Mapping[str, Sequenc
 
 
 def _is_confirmed(compared: Compared, series: Series, node: str, change: float, deviations: float) -> Worse | None:
-    points = known(compared.own[node])
+    points = known_points(compared.own[node])
     values = [value for _, value in points]
     early, late = _windows(values)
     level = median(value for value in series.values[node] if value is not None)
@@ -236,7 +236,7 @@ class Update:
     @property
     def text(self) -> str:
         """Return `driver 550.54.15 -> 550.90.07 and kernel ...`."""
-        return listed([f"{name} {before} -> {after}" for name, before, after in self.what])
+        return join_words([f"{name} {before} -> {after}" for name, before, after in self.what])
 
 
 def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -> list[Update]:
@@ -337,7 +337,7 @@ def whole_group(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, 
             continue
         others = [other for key, other in compared.common.items() if key != name]
         points = []
-        for run, value in known(values):
+        for run, value in known_points(values):
             rest = [other[run] for other in others]
             beside = [item for item in rest if item is not None]
             if others and not beside:
@@ -398,7 +398,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
     for node in sorted(odd):
         parts = [_amount(quantity, away, is_ratio) for quantity, away, is_ratio in odd[node]]
         names = tuple(quantity.name for quantity, _, _ in odd[node])
-        message = f"was always worse than equal nodes: {listed(parts)}"
+        message = f"was always worse than equal nodes: {join_words(parts)}"
         yield Story("outlier", (node,), names, past.time_of(0), odd[node][0][1], message, "")
 
 
@@ -409,7 +409,7 @@ def _update_stories(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
         parts = [_amount(item.quantity, item.change, item.quantity.share > 0) for item in several]
         nodes = tuple(sorted({node for item in several for node in item.nodes}))
         model = f" ({update.group})" if update.group else ""
-        message = f"got worse when {update.text}{model}: {listed(parts)}"
+        message = f"got worse when {update.text}{model}: {join_words(parts)}"
         names = tuple(item.quantity.name for item in several)
         since = past.time_of(min(update.runs.values()))
         yield Story("after-change", nodes, names, since, several[0].change, message, "")
@@ -463,7 +463,7 @@ def _shared_step_story(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
         _amount(group[0].quantity, median(item.change for item in group), group[0].compared.is_ratio)
         for group in groups
     ]
-    message = f"got worse in the same run, and equal nodes did not: {listed(parts)}; look for what they share"
+    message = f"got worse in the same run, and equal nodes did not: {join_words(parts)}; look for what they share"
     names = tuple(group[0].quantity.name for group in groups)
     change = median(item.change for item in groups[0])
     return Story("shared-step", nodes, names, past.time_of(_when(groups[0])), change, message, "")
@@ -473,7 +473,7 @@ def _node_story(past: Past, node: str, worse: Sequence[Worse]) -> Story:
     is_step = all(item.is_step for item in worse)
     parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
     how = "in one step" if is_step else "slowly"
-    message = f"got worse {how}, compared with equal nodes: {listed(parts)}"
+    message = f"got worse {how}, compared with equal nodes: {join_words(parts)}"
     since = past.time_of(min(item.since for item in worse))
     forecast = "" if is_step else next(filter(None, (_forecast(past, item) for item in worse if not item.is_step)), "")
     names = tuple(item.quantity.name for item in worse)
@@ -484,7 +484,7 @@ def _forecast(past: Past, worse: Worse) -> str:
     """Return when a slow change reaches the next limit, if the slope is certain enough; otherwise an empty string."""
     if not worse.compared.is_ratio:
         return ""
-    points = [point for point in known(worse.compared.own[worse.node]) if point[0] >= worse.since]
+    points = [point for point in known_points(worse.compared.own[worse.node]) if point[0] >= worse.since]
     if len(points) < 2 * LATEST:
         return ""
     times = [(past.runs[run].began, value) for run, value in points]

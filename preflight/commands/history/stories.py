@@ -130,7 +130,7 @@ def shape_of(values: Sequence[float], *, least: int = 3) -> Shape:
     return Shape(best_ramp[1], False, best_ramp[2], best_ramp[3], best_ramp[0])
 
 
-def known(values: Iterable[float | None]) -> list[Point]:
+def known_points(values: Iterable[float | None]) -> list[Point]:
     """Return the known values, each with its position."""
     return [(place, value) for place, value in enumerate(values) if value is not None]
 
@@ -175,7 +175,7 @@ def overlap(first: Iterable[object], second: Iterable[object]) -> float:
     return len(one & other) / len(one | other) if one | other else 1.0
 
 
-def listed(words: Sequence[str]) -> str:
+def join_words(words: Sequence[str]) -> str:
     """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1] if words else "")))
 
@@ -277,7 +277,9 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
             failure.name or failure.rule or "no answer"
             for failure in {(f.run, f.rule): f for f in own[nodes[0]]}.values()
         )
-        why = listed([f"{name} ({count})" for name, count in sorted(reasons.items(), key=lambda r: (-r[1], r[0]))[:3]])
+        why = join_words(
+            [f"{name} ({count})" for name, count in sorted(reasons.items(), key=lambda r: (-r[1], r[0]))[:3]]
+        )
         text = f"failed in {item.failures} separate stretches of {item.runs} runs: {why}"
         if len(nodes) > 1:
             text = f"fail in the same runs, in {item.failures} separate stretches of {item.runs}: {why}"
@@ -369,7 +371,7 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
         parts = [f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in found[node]]
         names = tuple(quantity.name for quantity, _, _, _ in found[node])
         since = past.time_of(min(item[2] for item in found[node]))
-        message = f"counts grow, unlike those of equal nodes: {listed(parts)}"
+        message = f"counts grow, unlike those of equal nodes: {join_words(parts)}"
         yield Story("counter", (node,), names, since, found[node][0][1], message, "")
 
 

@@ -19,7 +19,7 @@ import time
 from typing import Any, Iterator
 
 from preflight.executors.bridge import mux
-from preflight.executors.bridge.mux import BridgeError, Side, Stream
+from preflight.executors.bridge.mux import BridgeError, BridgeServer, Stream
 
 #: Time limits of one call to the API server: (connect, answer).
 _REQUEST_S = (3.0, 8.0)
@@ -44,10 +44,10 @@ _JOB_KINDS = ("Job", "PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob",
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
     """Entry of the bridge."""
-    mux.serve(KubernetesSide(), fd_in, fd_out)
+    mux.serve(KubernetesBridgeServer(), fd_in, fd_out)
 
 
-class KubernetesSide(Side):
+class KubernetesBridgeServer(BridgeServer):
     """One cluster, reached through a kubeconfig context or from the pod that this process runs in."""
 
     def __init__(self) -> None:

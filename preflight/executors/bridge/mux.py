@@ -63,7 +63,7 @@ class Stream:
         raise NotImplementedError
 
 
-class Side:
+class BridgeServer:
     """Base class for a client library.
 
     Subclasses have a method `do_NAME(**parameters)` for each call, which returns JSON, and a method `start` that
@@ -76,7 +76,7 @@ class Side:
         """Delete the objects that this side created. Called once at the end, however the run ended."""
 
 
-def serve(side: Side, fd_in: int, fd_out: int) -> None:
+def serve(side: BridgeServer, fd_in: int, fd_out: int) -> None:
     """Answer the head until it closes its end or a signal arrives; then close the side. Never returns."""
     restore_module_path()
     mux = _Mux(side, fd_out)
@@ -143,7 +143,7 @@ def _read_exactly(fd: int, size: int) -> bytes | None:
 
 
 class _Mux:
-    def __init__(self, side: Side, fd_out: int) -> None:
+    def __init__(self, side: BridgeServer, fd_out: int) -> None:
         self._side = side
         self._fd_out = fd_out
         self._sending = threading.Lock()

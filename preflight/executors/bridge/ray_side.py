@@ -13,7 +13,7 @@ import time
 from typing import Any
 
 from preflight.executors.bridge import mux
-from preflight.executors.bridge.mux import BridgeError, Side, Stream
+from preflight.executors.bridge.mux import BridgeError, BridgeServer, Stream
 
 #: How long one call of an actor waits for data; another one follows.
 _READ_S = 2.0
@@ -27,10 +27,10 @@ _UNINTENDED_DEATHS = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
     """Entry of the bridge."""
-    mux.serve(RaySide(), fd_in, fd_out)
+    mux.serve(RayBridgeServer(), fd_in, fd_out)
 
 
-class RaySide(Side):
+class RayBridgeServer(BridgeServer):
     """One Ray cluster."""
 
     def __init__(self) -> None:

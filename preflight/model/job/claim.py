@@ -15,7 +15,7 @@ class Strength(enum.IntEnum):
     """Which of two claims wins when they set the same quantity in the same scope.
 
     Every launcher's source maps its own precedence to these steps; a later assignment of equal strength in the same
-    file is resolved by the source itself (it states only the one in force).
+    file is resolved by the source itself (it states only the effective one).
     """
 
     DEFAULT = 10
@@ -140,7 +140,7 @@ def in_branches(claim: Claim, when: tuple[Branch, ...]) -> Claim:
 
 
 def job_value(claims: Iterable[Claim]) -> Value:
-    """Return the combined value of several claims in force."""
+    """Return the combined value of several effective claims."""
     return join(claim.value for claim in claims)
 
 

@@ -261,7 +261,7 @@ class Job:
         return tuple([claim for _, claim in found if claim.scope.covers(scope)])
 
     def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that set `quantity` in `scope` and are in force there.
+        """Return the claims that set `quantity` in `scope` and are effective there.
 
         The strongest claims win, and the narrowest among these; several are returned only if branches state several.
         """
@@ -275,7 +275,7 @@ class Job:
         return found
 
     def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that need `quantity` to equal a value: for each source, the ones in force."""
+        """Return the claims that need `quantity` to equal a value: for each source, the effective ones."""
         found = self.about(quantity, scope)
         if not found:
             return ()
@@ -298,7 +298,7 @@ class Job:
         return self.setting(quantity, scope) or self.requiring(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
-        """Yield the variables in force in `scope`, one claim per name unless branches give several."""
+        """Yield the effective variables in `scope`, one claim per name unless branches give several."""
         for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 

@@ -53,7 +53,7 @@ class Check:
     name: Annotated[str, "The fault in lower-case words: scratch-not-mounted."] = ""
     message: Annotated[str, "What is wrong, in a sentence."] = ""
     remedy: Annotated[str, "What to do, in a sentence."] = ""
-    evidence: Annotated[str, "Address of the document that requires it."] = ""
+    evidence: Annotated[str, "URL of the document that states the requirement."] = ""
     severity: Annotated[Literal["error", "warning", "info"], "Severity of its findings. Default: warning."] = "warning"
     command: Annotated[list[str], "The command and its arguments, one string each; no shell is used."] = field(
         default_factory=list

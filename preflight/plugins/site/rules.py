@@ -62,7 +62,7 @@ class Rule(When):
     name: Annotated[str, "The fault in lower-case words: too-many-nodes."] = ""
     message: Annotated[str, "What is wrong, in a sentence."] = ""
     remedy: Annotated[str, "What to do, in a sentence."] = ""
-    evidence: Annotated[str, "Address of the document that requires it."] = ""
+    evidence: Annotated[str, "URL of the document that states the requirement."] = ""
     severity: Annotated[Literal["error", "warning", "info"], "Severity of its findings. Default: warning."] = "warning"
     when: Annotated[list[When], "The rule applies only if all of these hold."] = field(default_factory=list)
 

@@ -74,7 +74,7 @@ def page_of(report: Report) -> Page:
         title=f"{verdict.word}: {_faulty_job(report) or job}",
         job=job,
         verdict=verdict,
-        about=tuple(_about(report)),
+        about=tuple(_run_facts(report)),
         steps=steps,
         more_steps=more_steps,
         findings=findings,
@@ -118,8 +118,9 @@ def _job(report: Report) -> str:
 
 
 def _faulty_job(report: Report) -> str:
-    """Return the job with the worst finding if there are several jobs: a browser tab or a list of files shows only the
-    title.
+    """Return the job to name in the page's title: the one with the worst finding, and how many others there are.
+
+    Empty for a single job, or if no job has the finding's file.
     """
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
@@ -128,7 +129,7 @@ def _faulty_job(report: Report) -> str:
     return f"{names[0]} and {count(len(report.jobs) - 1, 'other job')}"
 
 
-def _about(report: Report) -> list[Fact]:
+def _run_facts(report: Report) -> list[Fact]:
     """Return what was checked, how and when, so that the page is not mistaken for the report of another job."""
     run = report.run
     found = [Fact("Job", _job(report)), Fact("Options", f"preflight {run.verb}")]

@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 
 from preflight._util.sequences import value_at
-from preflight.executors.bridge.kubernetes_side import KubernetesSide
+from preflight.executors.bridge.kubernetes_side import KubernetesBridgeServer
 from preflight.executors.bridge.mux import BridgeError
 from preflight.runner.supervisor import Terminated, termination_raises
 from preflight.services.admission.judgement import (
@@ -54,7 +54,7 @@ class ClusterError(Exception):
         self.kind = kind
 
 
-class Cluster(KubernetesSide):
+class Cluster(KubernetesBridgeServer):
     """One cluster; every method may be called from any thread, and ends within `_REQUEST_S`."""
 
     def __init__(self) -> None:

@@ -45,11 +45,11 @@ MAX_PICTURE_ROWS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class NodeCell:
-    """A node in the grid. `title` expresses its colour and sign in words."""
+    """A node in the grid. `title` expresses its colour and symbol in words."""
 
     name: str
     style: str
-    sign: str
+    symbol: str
     title: str
     state: str
 
@@ -228,10 +228,10 @@ def _group(nodes: Sequence[str], past: Past, place: int) -> NodeGroup:
 
 def _cell(node: str, states: Sequence[str | None], place: int) -> NodeCell:
     state = states[place] or "absent"
-    style, sign, word = OUTCOMES[state]
+    style, symbol, word = OUTCOMES[state]
     failed = sum(found == "failing" for found in states)
     often = f", failed in {failed} of {sum(found is not None for found in states)} runs" if failed else ""
-    return NodeCell(node, style, sign, f"{node}: {word}{often}", state)
+    return NodeCell(node, style, symbol, f"{node}: {word}{often}", state)
 
 
 def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) -> FaultLine:
@@ -264,14 +264,14 @@ def _picture(past: Past, nodes: Sequence[str]) -> Picture:
     return picture_of(rows, (OK, UNKNOWN, BAD))
 
 
-#: Class, sign and word of each outcome. Heat maps in reports use the same signs.
+#: Class, symbol and word of each outcome. Heat maps in reports use the same symbols.
 OUTCOMES = {
     "passing": ("ok", "✓", "passing"),
     "failing": ("bad", "×", "failing"),
     "unknown": ("unknown", "?", "unknown"),
     "absent": ("nothing", "·", "not in this run"),
 }
-_LEGEND = tuple(Swatch(style, word, sign) for style, sign, word in OUTCOMES.values())
+_LEGEND = tuple(Swatch(style, word, symbol) for style, symbol, word in OUTCOMES.values())
 _SCALED = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SYMBOLS = {"bits_per_second": "bit/s", "hertz": "Hz", "watts": "W", "bytes_per_second": "B/s"}
 _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
@@ -294,7 +294,7 @@ def format_measurement(quantity: Quantity, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A part of a strip, as a percentage of its width: its class, sign and explanation."""
+    """A part of a strip, as a percentage of its width: its class, symbol and explanation."""
 
     at: str
     long: str
@@ -314,13 +314,13 @@ def strip(states: Sequence[str | None], times: Sequence[int]) -> tuple[Block, ..
 
 def stretches(states: Sequence[str | None]) -> list[tuple[int, int, str | None]]:
     """Return runs of equal neighbours: first index, last index, and value."""
-    found: list[tuple[int, int, str | None]] = []
+    spans: list[tuple[int, int, str | None]] = []
     for place, state in enumerate(states):
-        if found and found[-1][2] == state:
-            found[-1] = (found[-1][0], place, state)
+        if spans and spans[-1][2] == state:
+            spans[-1] = (spans[-1][0], place, state)
         else:
-            found.append((place, place, state))
-    return found
+            spans.append((place, place, state))
+    return spans
 
 
 def curve(values: Sequence[float | None], low: float, high: float) -> str:
@@ -353,7 +353,7 @@ class StretchLine:
     period: str
     runs: int
     style: str
-    sign: str
+    symbol: str
     word: str
     faults: tuple[tuple[str, str], ...]
     run: int
@@ -461,11 +461,11 @@ def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
         state = past.states[node][last]
         if key is None or state is None:
             continue
-        style, sign, word = OUTCOMES[state]
+        style, symbol, word = OUTCOMES[state]
         began, ended = day(past.runs[first].began), day(past.runs[last].began)
         period = moment(past.runs[first].began) if first == last else f"{began} to {ended}"
         found.append(
-            StretchLine(period, last - first + 1, style, sign, word, tuple(by_run.get(last, ())), past.runs[last].id)
+            StretchLine(period, last - first + 1, style, symbol, word, tuple(by_run.get(last, ())), past.runs[last].id)
         )
     found.reverse()
     return found

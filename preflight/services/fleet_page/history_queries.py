@@ -167,11 +167,11 @@ def read_series(connection: Connection, past: Past, node: str, peers: Collection
     names, quantities = names_in(connection), quantities_in(connection)
     wanted = {number for number, name in names.items() if name == node or name in peers}
     values: dict[int, dict[int, Values]] = {}
-    lists: dict[str, list[tuple[int, int]]] = {}
+    positions_by_node_ids: dict[str, list[tuple[int, int]]] = {}
     for run, quantity, node_ids, _, value_list in measured_in(connection, place, links=False):
-        kept = lists.get(node_ids)
+        kept = positions_by_node_ids.get(node_ids)
         if kept is None:
-            kept = lists[node_ids] = [
+            kept = positions_by_node_ids[node_ids] = [
                 (at, number) for at, number in enumerate(json.loads(node_ids)) if number in wanted
             ]
         numbers = json.loads(value_list)

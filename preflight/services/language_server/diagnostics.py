@@ -330,9 +330,9 @@ def _suppressions(
     while line > 1 and text.line(line - 1).endswith("\\"):
         line -= 1
     indent = re.match(r"\s*", text.line(line))
-    sign = "//" if os.path.splitext(path)[1].lower() in _SLASHES else "#"  # noqa: PTH122
+    comment_sign = "//" if os.path.splitext(path)[1].lower() in _SLASHES else "#"  # noqa: PTH122
     ending = "\r\n" if "\r\n" in text.text else "\n"
-    comment = f"{indent[0] if indent else ''}{sign} preflight: ignore[{finding.id}] {_REASON}{ending}"
+    comment = f"{indent[0] if indent else ''}{comment_sign} preflight: ignore[{finding.id}] {_REASON}{ending}"
     at = text.offset(line, 1)
     changed = text.text[:at] + comment + text.text[at:]
     judged = folder.judge_with(placed.job, path, changed.encode("utf-8", "replace"), watch)
@@ -471,11 +471,11 @@ def hover_text(
     for job, launches in zip(jobs, plans, strict=True):
         claims = claims_at(job, path, text, *at)
         for claim in claims[:MAX_PLACES]:
-            parts += _about(job, launches, claim)
+            parts += _claim_sections(job, launches, claim)
     return "\n\n".join(dict.fromkeys(parts))
 
 
-def _about(job: Job, plans: Sequence[LaunchPlan], claim: Claim) -> Iterator[str]:
+def _claim_sections(job: Job, plans: Sequence[LaunchPlan], claim: Claim) -> Iterator[str]:
     launches = [launch for launch in job.launches if claim.scope.launch in ("", launch.id)]
     count = 0
     sections: list[str] = []

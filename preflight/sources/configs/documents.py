@@ -58,7 +58,7 @@ class DocumentsSource:
         return _NAME.fullmatch(posixpath.basename(file.path)) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of its launches; a block without one is not read."""
+        """Return the claims of the file's launches; a block without one is not read."""
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.shell.evaluator import evaluate_code
 

@@ -104,13 +104,13 @@ _OF_HYDRA = re.compile(r"^defaults:|^[ \t]*_target_:|\$\{", re.MULTILINE)
 
 
 def with_underscores(root: Node) -> Node:
-    """Return the same mapping with `_` for `-` in its keys."""
+    """Return a copy of the mapping with `_` for `-` in its keys."""
     return replace(root, members=tuple(replace(item, key=item.key.replace("-", "_")) for item in root.members))
 
 
 def of_torchtitan(node_claims: NodeClaims, root: Node) -> None:
-    """State every key of a TOML file, and the checkpoint folder, which is below the dump folder, if checkpoints are
-    enabled.
+    """Add claims for every key of a TOML file, and the checkpoint folder, which is below the dump folder, if
+    checkpoints are enabled.
     """
     if node_claims.file.path.lower().endswith(".toml"):
         state_settings(node_claims, root, "torchtitan")
@@ -128,14 +128,14 @@ def of_torchtitan(node_claims: NodeClaims, root: Node) -> None:
 
 
 def of_nanotron(node_claims: NodeClaims, root: Node) -> None:
-    """State that the feed-forward part has a gate."""
+    """Add a claim that the feed-forward part has a gate."""
     activation = root.member("model", "model_config", "hidden_act")
     if activation is not None and root.text("model", "model_config", "hidden_act") in ("silu", "swiglu"):
         node_claims.add("gated_feed_forward", Known(True), activation)
 
 
 def of_gpt_neox(node_claims: NodeClaims, root: Node) -> None:
-    """State the tokenizer's files, the format of gradients in transit, and DeepSpeed's keys."""
+    """Add claims for the tokenizer's files, the format of gradients in transit, and DeepSpeed's keys."""
     for key in ("vocab_file", "merge_file"):
         node_claims.add_member("input_file", root.member(key), lambda value: lift(str, value))
     allreduce = root.member("fp32_allreduce")
@@ -147,15 +147,15 @@ def of_gpt_neox(node_claims: NodeClaims, root: Node) -> None:
 
 
 def of_megatron_test(node_claims: NodeClaims, root: Node) -> None:
-    """State the environment variables (`ENV_VARS`) of a Megatron-LM test."""
+    """Add claims for the environment variables (`ENV_VARS`) of a Megatron-LM test."""
     for member in root.members_at("ENV_VARS"):
         if member.node.kind is Kind.SCALAR and member.key.isidentifier() and not is_secret(member.key):
             node_claims.add(f"env.{member.key}", lift(str, value_of(member.node)), member)
 
 
 def of_lightning(node_claims: NodeClaims, root: Node) -> None:
-    """State the trainer's settings in a file that LightningCLI parses, as those of `lightning_cli`; and that the
-    feed-forward part of NeMo's model has a gate.
+    """Add claims for the trainer's settings in a file that LightningCLI parses, as those of `lightning_cli`; and that
+    the feed-forward part of NeMo's model has a gate.
     """
     trainer, text = root.at("trainer"), node_claims.file.text
     by_cli = _OF_LIGHTNING_CLI.search(text) is not None and _OF_HYDRA.search(text) is None
@@ -215,7 +215,7 @@ class FrameworkSource:
         return all(pattern.search(head) is not None for pattern in self.framework.signs)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the quantities of the table's keys, in `scope`."""
+        """Read the quantities of the table's keys, in `scope`."""
         document = document_of(file)
         node_claims = NodeClaims(file, self.name, scope)
         notes = tuple(node_claims.notes(document))
@@ -349,7 +349,9 @@ class DeepSpeedSource:
     roles = ("config",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether this is JSON with keys that only DeepSpeed has, or with shared ones and DeepSpeed's name."""
+        """Return whether the file is JSON with keys that only DeepSpeed has, or with shared ones and
+        DeepSpeed's name.
+        """
         name = posixpath.basename(file.path)
         if not name.lower().endswith((".json", ".hjson", ".jsonc")):
             return False
@@ -361,7 +363,7 @@ class DeepSpeedSource:
         return shared >= 3 or (shared >= 1 and _FILE_NAME.fullmatch(name) is not None)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the configuration's claims; a malformed value becomes a located note and does not affect the rest."""
+        """Return the configuration's claims; a malformed value becomes a located note and does not affect the rest."""
         document = parse(file.text)
         notes = [_note(file, fault) for fault in document.faults[:MAX_NOTES]]
         claims: list[Claim] = []
@@ -419,7 +421,7 @@ _NAMED_SECTIONS = frozenset(path for path in _SECTIONS if path[0] == "zero_optim
 
 
 def state(node_claims: NodeClaims, root: Node, *, of_others: bool = False) -> None:
-    """State the claims of a configuration, in the order of its keys; of duplicate keys the last is in force.
+    """Add the claims of a configuration, in the order of its keys; of duplicate keys the last is effective.
 
     `of_others`: DeepSpeed's keys are mixed with those of another framework, so top-level keys are not claimed by name.
     """
@@ -502,7 +504,7 @@ def state_settings(
     because: tuple[Claim, ...] = (),
     names: bool = False,
 ) -> None:
-    """Claim every key of a configuration; of duplicate keys the last is in force.
+    """Claim every key of a configuration; of duplicate keys the last is effective.
 
     Args:
         only: the top-level keys to claim; empty for all.
@@ -618,13 +620,13 @@ class PaddleRecSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with a runner that has PaddleRec's keys."""
+        """Return whether the file is YAML with a runner that has PaddleRec's keys."""
         if not file.path.lower().endswith((".yaml", ".yml")) or _RUNNER.search(file.text) is None:
             return False
         return _PADDLEREC_KEYS.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the runners and of the network's parameters."""
+        """Return the claims of the runners and of the network's parameters."""
         document = document_of(file)
         node_claims = NodeClaims(file, self.name, scope)
         notes = tuple(node_claims.notes(document))
@@ -714,7 +716,7 @@ class IndexListSource:
     roles = ("index",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of an index file and its first lines are paths, one per line and nothing
+        """Return whether the file has the name of an index file and its first lines are paths, one per line and nothing
         else.
         """
         if posixpath.basename(file.path) not in ("train.list", "test.list"):
@@ -723,7 +725,7 @@ class IndexListSource:
         return all(len(line.split()) == 1 for line in head)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the files it lists; each line's location is in `because`."""
+        """Read the files that the index lists; each line's location is in `because`."""
         lines: list[Claim] = []
         for number, raw in enumerate(file.text.split("\n"), start=1):
             name = raw.strip()

@@ -63,7 +63,7 @@ class ModelConfigSource:
     roles = (MODEL_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is JSON with a model's type, layers and width."""
+        """Return whether the file is JSON with a model's type, layers and width."""
         if not file.path.lower().endswith(".json"):
             return False
         head = file.text[:_MODEL_HEAD]
@@ -72,7 +72,7 @@ class ModelConfigSource:
         return _TYPE.search(head) is not None or _LLAMA.search(head) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the shape, and the number of parameters if the kind of model is known."""
+        """Read the shape, and the number of parameters if the kind of model is known."""
         document = document_of(file)
         node_claims = NodeClaims(file, self.name, scope)
         notes = tuple(node_claims.notes(document))
@@ -272,7 +272,7 @@ def fsdp_setting(key: str) -> tuple[str, Reader] | None:
 
 
 def state_fsdp(node_claims: NodeClaims, members: Iterable[Member]) -> None:
-    """State FSDP's settings among these keys."""
+    """Add claims for FSDP's settings among these keys."""
     for member in members:
         setting = fsdp_setting(member.key)
         if setting is not None:
@@ -373,7 +373,7 @@ class TrainerConfigSource:
         return len({match[0].strip(" \"':\t") for match in _KEYS.finditer(head)}) >= 2
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the batch, optimizer, precision, checkpoints and model, and refer to the DeepSpeed configuration."""
+        """Read the batch, optimizer, precision, checkpoints and model, and refer to the DeepSpeed configuration."""
         document = document_of(file)
         root = document.root
         node_claims = NodeClaims(file, "trainer", scope)
@@ -429,7 +429,7 @@ def _state(node_claims: NodeClaims, member: Member, dialect: Mapping[str, tuple[
 
 
 def _state_framework(node_claims: NodeClaims, root: Node, name: str) -> None:
-    """State which library's trainer runs the loop, at the first key that shows it."""
+    """Add a claim about which library's trainer runs the loop, at the first key that shows it."""
     for member in root.in_force:
         if _DISTINCTIVE_KEYS.match(f"{member.key}:") or name == "torchtune":
             node_claims.add_member("training_framework", member, lambda _: Known(name))
@@ -524,7 +524,7 @@ class AccelerateSource:
     roles = (ACCELERATE_ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML or JSON with Accelerate's distribution settings."""
+        """Return whether the file is YAML or JSON with Accelerate's distribution settings."""
         if not file.path.lower().endswith((".yaml", ".yml", ".json")):
             return False
         head = file.text[:_ACCELERATE_HEAD]
@@ -538,7 +538,7 @@ class AccelerateSource:
         return len(named - known) <= len(named & known)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the launch's size, rendezvous, precision, and its DeepSpeed, FSDP and Megatron-LM sections."""
+        """Read the launch's size, rendezvous, precision, and its DeepSpeed, FSDP and Megatron-LM sections."""
         document = document_of(file)
         root = document.root
         node_claims = NodeClaims(file, "accelerate", scope)

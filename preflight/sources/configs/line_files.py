@@ -66,14 +66,14 @@ class DotenvSource:
     roles = ("environment", MPI_PARAMETERS)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether its name is that of such a file, and it sets a variable that ranks read."""
+        """Return whether the file has the name of a file of variables, and sets a variable that ranks read."""
         name = posixpath.basename(file.path).lower()
         if not _NCCL.fullmatch(name) and (name.endswith(_NO_VARIABLES) or not _FILE_NAMES.fullmatch(name)):
             return False
         return _RANK_VARIABLES.search(file.text[:20000]) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State every variable, in the scope of the launch that uses the file."""
+        """Read every variable, in the scope of the launch that uses the file."""
         notes: list[Note] = []
         claims: dict[str, Claim] = {}
         for claim in _variable_claims(file, scope, notes, prefix="OMPI_MCA_" if role == MPI_PARAMETERS else ""):
@@ -164,7 +164,7 @@ class HostfileSource:
     roles = ("hostfile",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a hostfile and most of its first lines are hosts."""
+        """Return whether the file has the name of a hostfile and most of its first lines are hosts."""
         name = posixpath.basename(file.path)
         if name.lower().endswith(_OTHER_SUFFIXES) or not _NAMED.fullmatch(name):
             return False
@@ -182,7 +182,7 @@ class HostfileSource:
         )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the hosts, their slots, and the totals; after a bad line, which becomes a note, totals are unknown."""
+        """Read the hosts, their slots, and the totals; after a bad line, which becomes a note, totals are unknown."""
         # Checked before a line is read: claims about only the first hosts would be wrong for the job.
         if file.text.count("\n") > MAX_LINES:
             message = f"{file.path} has more than {MAX_LINES} lines, too many for a hostfile; it was not read"

@@ -62,7 +62,7 @@ def package_of(text: str) -> Package | None:
 
 
 def conda_package_of(text: str) -> Package | None:
-    """Return the same for a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
+    """Return the package of a conda requirement: `pytorch=2.1`, `pytorch-cuda=12.1`."""
     found = _CONDA.fullmatch(text.strip())
     if found is None:
         return None
@@ -124,11 +124,11 @@ _OF_RELEASES = ("package", "wheel_cuda", "paddle_version")
 
 def without_installed(listed: Iterable[Claim], installed: Iterable[Claim]) -> list[Claim]:
     """Return the claims of lists of packages, without those about distributions that the job itself installs."""
-    nearer = {_about(claim) for claim in installed if claim.quantity in _OF_RELEASES}
-    return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _about(claim) not in nearer]
+    nearer = {_release_subject(claim) for claim in installed if claim.quantity in _OF_RELEASES}
+    return [claim for claim in listed if claim.quantity not in _OF_RELEASES or _release_subject(claim) not in nearer]
 
 
-def _about(claim: Claim) -> str:
+def _release_subject(claim: Claim) -> str:
     """Return the distribution of a claim, or its other statement about releases."""
     if claim.quantity != "package":
         return f"({claim.quantity})"
@@ -165,7 +165,7 @@ class RequirementsSource:
     roles = ("requirements",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of such a file; YAML must also have conda's keys."""
+        """Return whether the file has the name of a list of packages; YAML must also have conda's keys."""
         name = posixpath.basename(file.path)
         if name == "pyproject.toml" or _PIP.fullmatch(name):
             return True
@@ -173,7 +173,9 @@ class RequirementsSource:
         return in_folder or (bool(CONDA_NAME.fullmatch(name)) and bool(_CONDA_KEYS.search(file.text[:_HEAD])))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the frameworks it lists, and the files it includes. Lines of unknown form are skipped."""
+        """Read the frameworks that the file lists, and the files that it includes. Lines of unknown form are
+        skipped.
+        """
         stated: list[Claim] = []
         references: list[Reference] = []
         for span, text, package in _required_entries(file):
@@ -283,11 +285,11 @@ class LockFileSource:
     roles = (ROLE,)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a lock file; such names have no other use."""
+        """Return whether the file has the name of a lock file; such names have no other use."""
         return posixpath.basename(file.path) in _NAMES
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the frameworks it pins."""
+        """Read the frameworks that the file pins."""
         found = grouped((package.name, (package, span, spelling)) for package, span, spelling in _locked_entries(file))
         stated: list[Claim] = []
         for entries in found.values():

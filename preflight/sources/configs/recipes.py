@@ -56,13 +56,13 @@ class RecipesSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has such a name and launches something."""
+        """Return whether the file has the name of a notebook, justfile, Taskfile or tox.ini, and launches something."""
         if _NAME.fullmatch(posixpath.basename(file.path)) is None:
             return False
         return bool(_LAUNCHES.search(file.text)) or (_is_notebook(file) and bool(_STARTED.search(file.text)))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the launches in its command lines."""
+        """Return the claims of the launches in the file's command lines."""
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.python.python_source import read_notebook
         from preflight.sources.shell.evaluator import evaluate_code
@@ -207,13 +207,13 @@ class MakefileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has the name of a Makefile and launches something."""
+        """Return whether the file has the name of a Makefile and launches something."""
         return _MAKEFILE_NAME.fullmatch(posixpath.basename(file.path)) is not None and bool(
             _MAKE_LAUNCHES.search(file.text)
         )
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the launches in its recipes."""
+        """Return the claims of the launches in the file's recipes."""
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.shell.evaluator import evaluate_code
 

@@ -119,8 +119,8 @@ class TrainingSettingsSource:
     starts_jobs = False
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it has a size of a job and a key that only trainers or launchers have, or Hydra's defaults
-        list.
+        """Return whether the file has a size of a job and a key that only trainers or launchers have, or Hydra's
+        defaults list.
         """
         if not file.path.lower().endswith((".yaml", ".yml", ".toml", *structured.SUFFIXES)):
             return False
@@ -136,7 +136,7 @@ class TrainingSettingsSource:
         return any(one.search(head) is not None and other.search(head) is not None for one, other in pairs)
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
+        """Read the sizes of the training run; for a file that is read by itself also nodes and GPUs."""
         document = document_of(file)
         node_claims = NodeClaims(file, SOURCE, scope)
         notes = list(node_claims.notes(document))
@@ -239,7 +239,7 @@ class FrameworkConfigSource:
     roles = ("composed",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether it is YAML with the sections of one of these frameworks."""
+        """Return whether the file is YAML with the sections of one of these frameworks."""
         if not file.path.lower().endswith((".yaml", ".yml")):
             return False
         head = file.text[:_FRAMEWORK_HEAD]
@@ -252,7 +252,7 @@ class FrameworkConfigSource:
         return bool(tops - {"defaults"}) and _BELOW.search(head) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the sizes of the job, including those from files that it inherits from."""
+        """Read the sizes of the job, including those from files that it inherits from."""
         document = document_of(file)
         notes: list[Note] = list(NodeClaims(file, self.name).notes(document))
         run = file_config(file.path, tree)

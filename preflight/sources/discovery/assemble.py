@@ -419,7 +419,9 @@ def _is_configuration(jobs: Sequence[Job], kind: str) -> bool:
 
 
 def _needs_configuration(jobs: Sequence[Job], kind: str, signs: Sequence[str]) -> bool:
-    """Return whether this is one job whose launches all need such a configuration and name none, wherever it may be."""
+    """Return whether `jobs` is a single job whose launches all need a configuration of this kind and name none,
+    wherever it may be.
+    """
     if len(jobs) != 1 or any(file.kind == kind for file in jobs[0].files):
         return False
     named = any(reference.role == _ROLES[kind] for reference in jobs[0].references)
@@ -473,7 +475,7 @@ def _is_toml(file: SourceFile) -> bool:
 
 
 def _is_python(file: SourceFile) -> bool:
-    """Return whether it is Python that imports something; a command line of one word is valid Python, too."""
+    """Return whether the file is Python that imports something; a command line of one word is valid Python, too."""
     try:
         tree = ast.parse(file.text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -394,7 +394,7 @@ class JobCollector:
             return replace(job, claims=claims, notes=(*job.notes, note))
 
     def _files_of(self, launch: Launch) -> ranks.Files:
-        def opened(path: str) -> str | None:
+        def text_of(path: str) -> str | None:
             found = self._read_by(path, launch)
             return found.text if isinstance(found, SourceFile) else None
 
@@ -408,7 +408,7 @@ class JobCollector:
             return self.recognised.reading(source, file, REACHED, WHOLE_JOB) if source is not None else Reading()
 
         tree = self._tree(_Step(launch.program, scope=launch.scope))
-        return ranks.Files(tree, opened, entries, reading)
+        return ranks.Files(tree, text_of, entries, reading)
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

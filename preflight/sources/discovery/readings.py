@@ -138,7 +138,7 @@ class RecognisedFiles:
         return self._readings[key]
 
     def is_batch_script(self, path: str) -> bool:
-        """Return whether this file has an `#SBATCH` header."""
+        """Return whether the file at `path` has an `#SBATCH` header."""
         file = self.tree.read(path)
         return isinstance(file, SourceFile) and bool(_BATCH_HEADER.search(file.text[:8192])) and self.rank(path) == 0
 
@@ -149,7 +149,7 @@ class RecognisedFiles:
         return source is not None and source.name == "document"
 
     def is_unit_test(self, path: str) -> bool:
-        """Return whether this is a Python file of tests, judging by its name and content."""
+        """Return whether the file at `path` is a Python file of tests, judging by its name and content."""
         if not _TEST_NAME.search(path):
             return False
         file = self.tree.read(path)

@@ -107,7 +107,7 @@ def _blank_control_flow(lines: list[str], control: list[bool]) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each document; a `---` line is reduced to the text after it."""
+    """Yield the start and end of each document, without the `---` marker but with any text after it on its line."""
     start = 0
     for match in _BOUNDARY.finditer(text):
         yield start, match.start()

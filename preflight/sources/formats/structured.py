@@ -65,7 +65,7 @@ class Kind(enum.Enum):
 class Node:
     """One value; `text[start:end]` is its text; `value` is the value of a scalar.
 
-    For a template `value` is the text as written. Duplicate keys of an object are all kept; the last is in force.
+    For a template `value` is the text as written. Duplicate keys of an object are all kept; the last is effective.
     """
 
     kind: Kind
@@ -76,7 +76,7 @@ class Node:
     items: tuple[Node, ...] = ()
 
     def member(self, *path: str) -> Member | None:
-        """Return the member in force at the end of a path of keys; None if there is none."""
+        """Return the effective member at the end of a path of keys; None if there is none."""
         found: Member | None = None
         node = self
         for key in path:
@@ -97,7 +97,7 @@ class Node:
         return node.items if node is not None else ()
 
     def members_at(self, *path: str) -> tuple[Member, ...]:
-        """Return the members in force of the object at the end of a path of keys; empty if there is none."""
+        """Return the effective members (the last of duplicate keys) of the object at a key path, if any."""
         node = self.at(*path)
         return node.in_force if node is not None else ()
 
@@ -112,7 +112,7 @@ class Node:
         return tuple({member.key: member for member in self.members}.values())
 
     def leaves(self, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Member]]:
-        """Yield every member in force that is not an object, with the path of its keys."""
+        """Yield every effective member that is not an object, with the path of its keys."""
         for member in self.in_force:
             here = (*path, member.key)
             if member.node.kind is Kind.OBJECT:
@@ -480,7 +480,7 @@ def file_pieces(file: SourceFile) -> tuple[Piece, ...]:
 
 
 def shift_node(node: Node, by: int) -> Node:
-    """Return the same value, moved `by` characters towards the end of the text."""
+    """Return a copy of the node, moved `by` characters towards the end of the text."""
     spend()
     return Node(
         node.kind,

@@ -1,5 +1,7 @@
-"""A configuration merged from files and overrides, in which every value keeps its location, and the frameworks whose
-configuration Hydra composes or a file gives (`frameworks.toml`)."""
+"""Merges a configuration from files and overrides, keeping the location of every value.
+
+Also describes the frameworks that are configured by Hydra or by a single file (`frameworks.toml`).
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Override:
 
     @property
     def is_list(self) -> bool:
-        """Return whether it selects several configurations of a group."""
+        """Return whether the override selects several configurations of a group."""
         return isinstance(self.element, list)
 
     @property

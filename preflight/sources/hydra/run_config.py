@@ -551,7 +551,7 @@ def _join_key(below: str, key: str) -> str:
 
 
 def _layers(run: RunConfig, key: Key, path: str, setting: Setting, scope: Scope) -> Iterator[Claim]:
-    """Yield the value in force and, as a weaker claim, the value that it replaces."""
+    """Yield the effective value and, as a weaker claim, the value that it replaces."""
     if is_missing(setting):
         return
     value = _resolve(run, path)

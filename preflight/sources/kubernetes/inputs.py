@@ -513,7 +513,7 @@ def prepare_manifest(file: SourceFile, tree: Tree) -> PreparedManifest:
 
 
 def is_kustomization(path: str) -> bool:
-    """Return whether this is the file of a Kustomize overlay, by its name."""
+    """Return whether `path` is the file of a Kustomize overlay, by its name."""
     return path.rpartition("/")[2] in ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 

@@ -147,7 +147,7 @@ class Workload:
 
     @property
     def counts_gang(self) -> bool:
-        """Return whether it is a Volcano job that sets how many of its pods must exist, whatever they run."""
+        """Return whether the workload is a Volcano job that sets how many of its pods must exist, whatever they run."""
         return self.group == "batch.volcano.sh" and self.gang_min is not None
 
     @property

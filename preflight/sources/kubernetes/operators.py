@@ -57,7 +57,9 @@ _MAX_PARTS = 60
 
 
 def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> None:
-    """State the fields of an object, of its parts, and of its pods; `whole` if all its fields could be read."""
+    """Add claims for the fields of an object, of its parts, and of its pods; `whole` if all its fields could be
+    read.
+    """
     root = workload.root
     head = root.member("kind")
     shape = SHAPES.get((root.text("apiVersion"), root.text("kind")))
@@ -83,7 +85,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
 
 
 def _state_template(own: NodeClaims, node: Node | None, framework: str, place: Claim) -> None:
-    """State the names of the containers of a part's pods, and their policy of restarts."""
+    """Add claims for the names of the containers of a part's pods, and their policy of restarts."""
     for path in (("template",), ("template", "spec", "template")):
         pod = node.at(*path, "spec") if node is not None else None
         containers = containers_of(pod) if pod is not None and pod.kind is Kind.OBJECT else ()
@@ -251,7 +253,7 @@ _ETCD = ("PADDLE_ELASTIC_SERVER", "PADDLE_ELASTIC_ETCD_SERVICE_HOST")
 
 
 def state_paddle_job(stating: NodeClaims, workload: Workload) -> None:
-    """State what the operator of this PaddleJob reads."""
+    """Add claims about what the operator of this PaddleJob reads."""
     if workload.kind != "PaddleJob":
         return
     if workload.group == "batch.paddlepaddle.org":
@@ -358,7 +360,7 @@ def pods(workload: Workload) -> Value:
 
 
 def _is_indexed(workload: Workload) -> bool:
-    """Return whether it is a Job whose pods are numbered, or may be, if a template decides it."""
+    """Return whether the workload is a Job whose pods are numbered, or may be, if a template decides it."""
     mode = workload.spec.member("completionMode")
     return workload.kind == "Job" and mode is not None and mode.node.value != "NonIndexed"
 

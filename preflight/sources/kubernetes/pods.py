@@ -60,7 +60,7 @@ _GANG_SCHEDULER = re.compile(
 
 
 def state_pods(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
-    """State everything that the pods of one role request, in `scope`."""
+    """Add claims for everything that the pods of one role request, in `scope`."""
     _replicas(node_claims, role, scope)
     state_labels(node_claims, role.template, scope)
     pod = role.pod
@@ -94,7 +94,7 @@ def containers_of(pod: Node) -> Iterator[Node]:
 
 
 def state_labels(node_claims: NodeClaims, holder: Node, scope: Scope) -> None:
-    """State the meshes and gangs that labels and annotations request."""
+    """Add claims for the meshes and gangs that labels and annotations request."""
     for part in ("annotations", "labels"):
         for member in holder.members_at("metadata", part):
             if member.key in _MESH:
@@ -154,7 +154,7 @@ def _plain(item: Plain) -> str:
 
 
 def _volumes(node_claims: NodeClaims, pod: Node, scope: Scope) -> dict[str, tuple[Value, Member]]:
-    """State host paths and claims; return the volumes in memory, or on the node, by name."""
+    """Add claims for host paths and volume claims; return the volumes in memory, or on the node, by name."""
     sizes: dict[str, tuple[Value, Member]] = {}
     for volume in pod.items_at("volumes"):
         name = volume.text("name")
@@ -206,7 +206,7 @@ def _container(node_claims: NodeClaims, container: Node, sizes: dict[str, tuple[
 
 
 def _devices(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
-    """Devices, cores and memory, over all containers of the pod."""
+    """Add claims for the devices, cores and memory that the pod's containers request in total."""
     _state_sum(node_claims, pod, "limits", GPU_RESOURCE, "pod_gpus", whole_number, scope)
     _state_sum(node_claims, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole_number, scope)
     _state_requests(node_claims, pod, "cpu", "pod_cpu_requests", cores, scope)
@@ -298,7 +298,7 @@ _GPU_CLASS = re.compile(r"(?:gpu|mig|vfio\.gpu)\.nvidia\.com|gpu\.amd\.com|gpu\.
 
 
 def state_claims(node_claims: NodeClaims, role: Role, known: Sequence[Node], scope: Scope) -> None:
-    """State the GPUs that the pods of a role claim, and the compute domain that they join."""
+    """Add claims for the GPUs that the pods of a role claim, and the compute domain that they join."""
     found: list[tuple[Value, Member]] = []
     for claim in role.pod.items_at("resourceClaims") if role.pod is not None else ():
         member = claim.member("resourceClaimTemplateName") or claim.member("resourceClaimName")
@@ -605,7 +605,7 @@ class PodTree:
         return self._tree.names(folder)
 
     def is_script(self, name: str) -> bool:
-        """Return whether this is the name of a mounted file that is read together with the command that runs it."""
+        """Return whether `name` is that of a mounted file that is read together with the command that runs it."""
         return name in self.documents
 
     def written(self) -> Iterator[WrittenFile]:

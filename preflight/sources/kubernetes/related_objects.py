@@ -58,7 +58,7 @@ _OWN_NAMES = ("dnsConfig", "hostAliases", "hostNetwork", "hostname")
 
 
 def state_hosts(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
-    """State the names of the pods, with `{i}` for a number, and those of the services in the same files.
+    """Add claims for the names of the pods, with `{i}` for a number, and those of the services in the same files.
 
     Nothing is stated of an object whose name, domain or roles are not known.
     """
@@ -151,7 +151,9 @@ def is_volcano_job(workload: Workload) -> bool:
 def state_volcano_hosts(
     stating: NodeClaims, workload: Workload, pieces: Iterable[Piece], everything: Sequence[Node], scope: Scope
 ) -> None:
-    """State the plugins of a job of Volcano, and the first place that looks for an address; nothing without one."""
+    """Add claims for the plugins of a job of Volcano, and the first place that looks for an address; nothing without
+    one.
+    """
     services = {item.text("metadata", "name") for item in everything if item.text("kind") == "Service"}
     found = [claim for piece in pieces for claim in _looks(workload, piece, services)]
     for claim in sorted(found, key=lambda claim: bool(claim.condition))[:1]:
@@ -190,7 +192,7 @@ def _plugins(workload: Workload) -> Value:
 
 
 def state_related_object(node_claims: NodeClaims, root: Node, head: Member, name: str) -> None:
-    """State the claims of an object; `name` is their scope."""
+    """Add the claims of an object; `name` is their scope."""
     scope = Scope(launch=name)
     kind = root.text("kind")
     if kind == "PodGroup":
@@ -284,7 +286,7 @@ _MESHES = ("istio", "linkerd", "kuma")
 
 
 def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], scope: Scope) -> None:
-    """State of a workload's namespace that the files make whether they leave it without a mesh."""
+    """Add a claim about whether a workload's namespace, if the files create it, is without a mesh."""
     made = _only_object(known, "Namespace", root.text("metadata", "namespace"), "")
     name = made.member("metadata", "name") if made is not None else None
     if made is None or name is None:
@@ -295,7 +297,7 @@ def state_namespace(node_claims: NodeClaims, root: Node, known: Sequence[Node], 
 
 
 def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope: Scope) -> None:
-    """State the volumes that a role's containers mount, with those that the pod has.
+    """Add claims for the volumes that a role's containers mount, with those that the pod has.
 
     Nothing is stated of a TrainJob, whose runtime adds volumes.
     """
@@ -317,7 +319,7 @@ def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope:
 
 
 def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
-    """State the services for a workload that select by labels of its pods, and whether they select any pod.
+    """Add claims about the services for a workload that select by labels of its pods, and whether they select any pod.
 
     A service is for a workload if it has the name of its domain: that which its pods name, or that of a JobSet itself.
     """
@@ -360,7 +362,8 @@ _PARTIAL_ADMISSION = ("kueue.x-k8s.io/job-min-parallelism", "kueue.x-k8s.io/elas
 
 
 def state_queue(node_claims: NodeClaims, root: Node, known: Sequence[Node], scope: Scope) -> None:
-    """State a workload's queue, those that the files define, and the maximum number of GPUs if they determine it.
+    """Add claims for a workload's queue, those that the files define, and the maximum number of GPUs if they determine
+    it.
 
     A ClusterQueue in a cohort may borrow, so nothing is certain about it. A queue that is not in the tree is on the
     cluster.

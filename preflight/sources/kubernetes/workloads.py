@@ -173,7 +173,7 @@ class Manifest:
         self.reading = replace(self.reading, claims=(*self._stating.claims, *self.reading.claims))
 
     def _read_bound(self) -> None:
-        """State the claims of objects of other files that bind the pods of this file's namespaces."""
+        """Add the claims of objects of other files that bind the pods of this file's namespaces."""
         namespaces = {root.text("metadata", "namespace") for root in self.objects if root.start in self._workloads}
         own = {root.start for root in self.objects}
         for root in self.all_objects:
@@ -182,7 +182,7 @@ class Manifest:
                 self._aside(root)
 
     def _state_admission(self) -> None:
-        """State the faults that make the API server reject each object with a known schema."""
+        """Add claims for the faults that make the API server reject each object with a known schema."""
         for root in self.objects:
             outcome = admission(root) if root.start not in self._unsound else None
             head = root.member("kind")
@@ -223,7 +223,7 @@ class Manifest:
         return name if self._ids[name] == 1 else f"{name}#{self._ids[name]}"
 
     def _aside(self, root: Node) -> None:
-        """State the claims that an object without pods makes about the pods of others."""
+        """Add the claims that an object without pods makes about the pods of others."""
         head = root.member("kind")
         if head is not None:
             state_related_object(self._stating, root, head, self._id_of(head))
@@ -402,7 +402,7 @@ class Manifest:
     def _state_launch(
         self, workload: Workload, role: Role, scope: Scope, reading: Reading, container: Node | None = None
     ) -> None:
-        """State the nodes, GPUs and time of a launch line from its pods."""
+        """Add claims for the nodes, GPUs and time of a launch line from its pods."""
         nodes = self._nodes(workload, role, reading, scope)
         if nodes is not None:
             self._state_nodes(workload, role, nodes, scope)
@@ -431,7 +431,7 @@ class Manifest:
         return lift(sum_of, *started)
 
     def _state_nodes(self, workload: Workload, role: Role, nodes: Value, scope: Scope) -> None:
-        """State the number of nodes; with several roles, all of their counts are quoted."""
+        """Add claims for the number of nodes; with several roles, all of their counts are quoted."""
         counted = [other.member for other in workload.roles if other.trains and other.member is not None]
         claim = self._stating.add("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
         if workload.nodes is None and len(counted) > 1:
@@ -439,7 +439,7 @@ class Manifest:
             self._stating.claims[-1] = replace(claim, spelling=spelling)
 
     def _state_servers(self, workload: Workload, scope: Scope) -> None:
-        """State how many trainers and servers there are; the operator passes both lists to every pod."""
+        """Add claims about how many trainers and servers there are; the operator passes both lists to every pod."""
         for quantity, chosen in (
             ("ps_workers", [role for role in workload.roles if role.trains]),
             ("ps_servers", [role for role in workload.roles if role.name.lower() in ("ps", "pserver")]),
@@ -449,7 +449,7 @@ class Manifest:
                 self._stating.add(quantity, count, chosen[0].member or workload.head, scope=scope)
 
     def _state_gpus(self, role: Role, scope: Scope, container: Node | None) -> None:
-        """State the devices of the role's pods as those of each node of the launch.
+        """Add claims for the devices of the role's pods as those of each node of the launch.
 
         A launch can use only the GPUs of its own container, not all of the pod's.
         """
@@ -470,7 +470,7 @@ class Manifest:
         self._stating.add_member("time_limit_s", limit, as_int, scope=scope)
 
     def _state_image(self, workload: Workload, scope: Scope) -> None:
-        """State the launch of ranks that the image itself starts, at the object's own line."""
+        """Add claims for the launch of ranks that the image itself starts, at the object's own line."""
         role = next((role for role in workload.roles if role.trains), workload.roles[0])
         head = workload.head
         launcher = "ray" if workload.kind in RAY_KINDS else "image"
@@ -517,8 +517,8 @@ def _has_servers(workload: Workload) -> bool:
 
 
 def _is_accelerated_set(workload: Workload) -> bool:
-    """Return whether it is a JobSet of several pods with accelerators or a TPU slice: a Python program in them forms
-    the group by itself.
+    """Return whether the workload is a JobSet of several pods with accelerators or a TPU slice: a Python program in
+    them forms the group by itself.
     """
     if _is_tpu_slice(workload):
         return True
@@ -527,15 +527,15 @@ def _is_accelerated_set(workload: Workload) -> bool:
 
 
 def _is_tpu_slice(workload: Workload) -> bool:
-    """Return whether it is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is one
-    host.
+    """Return whether the workload is an Indexed Job whose pods are the hosts of a TPU slice. A plain Job with TPUs is
+    one host.
     """
     indexed = workload.kind == "Job" and workload.spec.text("completionMode") == "Indexed"
     return indexed and any(_holds(role, _TPU) for role in workload.roles)
 
 
 def _holds(role: Role, resource: re.Pattern[str]) -> bool:
-    """Return whether a container of the role's pods has such a resource."""
+    """Return whether a container of the role's pods has a limit for the resource."""
     if role.pod is None:
         return False
     limits = (container.members_at("resources", "limits") for container in containers_of(role.pod))
@@ -552,7 +552,7 @@ def _role_scope(scope: Scope, role: Role) -> Scope:
 
 
 def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
-    """Return whether this only repeats a variable that the operator sets and the manifest does not contain."""
+    """Return whether the claim only repeats a variable that the operator sets and the manifest does not contain."""
     slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
     return slot is not None and claim.span == slot.place.span
 
@@ -600,7 +600,9 @@ class KubernetesSource:
     roles = ("manifest",)
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether the file contains an object that starts pods, or a group of them."""
+        """Return whether the file defines a workload that starts pods, a scheduling object such as a PodGroup or queue,
+        or a kustomization.
+        """
         path = file.path.lower()
         if is_kustomization(file.path):
             return _OVERLAY.search(file.text) is not None
@@ -616,7 +618,7 @@ class KubernetesSource:
         return _YAML_KIND.search(file.text) is not None and _DEFINITION.search(file.text) is None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the requests of the file's jobs, and the claims of their containers' commands."""
+        """Read the requests of the file's jobs, and the claims of their containers' commands."""
         from preflight.sources.kubernetes.inputs import prepare_manifest
 
         ready = prepare_manifest(file, tree)

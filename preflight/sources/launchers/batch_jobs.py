@@ -516,7 +516,7 @@ _SIGNAL_NAMES = {"2": "INT", "10": "USR1", "12": "USR2", "15": "TERM", "0": "EXI
 def state_steps(
     commands: Sequence[Command], header: Mapping[str, GivenOption], text: str, launches: Sequence[Launch] = ()
 ) -> tuple[Claim, ...]:
-    """State the claims about the steps of one script, and about how it waits for them.
+    """Return the claims about the steps of one script, and about how it waits for them.
 
     Args:
         commands: the evaluated commands.
@@ -555,7 +555,7 @@ def state_steps(
 
 
 def state_waits(commands: Sequence[Command]) -> Iterator[Claim]:
-    """State where a script waits for all that it has started in the background."""
+    """Yield claims about where a script waits for all that it has started in the background."""
     for command in commands:
         if command.outer is None and [text_of(word) for word in command.words] == ["wait"]:
             builder = ClaimBuilder("shell", Scope(), command.condition)
@@ -564,7 +564,7 @@ def state_waits(commands: Sequence[Command]) -> Iterator[Claim]:
 
 
 def _left_behind(commands: Sequence[Command]) -> Iterator[Claim]:
-    """State the last command of a script that is in the background, if nothing after it takes time."""
+    """Yield a claim about the last command of a script if it is in the background and nothing after it takes time."""
     own = [command for command in commands if command.outer is None]
     for command in reversed(own):
         words = [text_of(word) or "" for word in command.words]
@@ -640,7 +640,7 @@ def _state_sizes(
     header: Mapping[str, GivenOption],
     unknown_options: Unresolved | None,
 ) -> None:
-    """State the nodes and tasks of a step; its own options override the header's."""
+    """Add claims for the nodes and tasks of a step; its own options override the header's."""
     # Fewer tasks than nodes need fewer nodes.
     if "ntasks" in options and options["ntasks"].value in (Known("1"), Known(1)):
         task_count = options["ntasks"]
@@ -663,7 +663,7 @@ def _state_tasks(
     header: Mapping[str, GivenOption],
     unknown_options: Unresolved | None,
 ) -> None:
-    """State the tasks of a step, in total and per node, from whichever of the two is given."""
+    """Add claims for the tasks of a step, in total and per node, from whichever of the two is given."""
     tasks = options.get("ntasks") or (None if {"nodes", "ntasks_per_node"} & set(options) else header.get("ntasks"))
     per_node = options.get("ntasks_per_node") or header.get("ntasks_per_node")
     node_count = options.get("nodes") or header.get("nodes")
@@ -710,7 +710,9 @@ def _spelling(command: Command) -> str:
 
 
 def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
-    """State the directories that the script creates, the programs that reach nodes, and whether it requeues itself."""
+    """Return claims about the directories that the script creates, the programs that reach nodes, and whether it
+    requeues itself.
+    """
     if not words or command.outer is not None:
         return ()
     builder = ClaimBuilder("shell", Scope(), command.condition)
@@ -728,7 +730,9 @@ def _setup_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
 
 
 def _wait_claims(command: Command, words: Sequence[str]) -> tuple[Claim, ...]:
-    """State the script's own `wait` and `trap` commands; a shell inside srun waits for its own processes."""
+    """Return claims about the script's own `wait` and `trap` commands; a shell inside srun waits for its own
+    processes.
+    """
     if not words or command.outer is not None or words[0] not in ("wait", "trap"):
         return ()
     builder = ClaimBuilder("shell", Scope(), command.condition)

@@ -179,7 +179,7 @@ def state_options(
     *,
     hidden: bool = False,
 ) -> None:
-    """State the claims that `claims.toml` lists for a program.
+    """Add the claims that `claims.toml` lists for a program.
 
     Args:
         builder: collects the claims.
@@ -202,7 +202,7 @@ def variables_of(environment: Mapping[str, Variable]) -> Callable[[str], GivenOp
 
 
 def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
-    """State one process for each GPU of the host, the default of a launcher that is not given `without`."""
+    """Add a claim of one process for each GPU of the host, the default of a launcher that is not given `without`."""
     value = Unresolved(Symbol.GPU_COUNT.value)
     builder.add_default("processes_per_node", value, word, f"{without}: one process for each GPU")
 
@@ -233,7 +233,7 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*")
 
 
 def state_unknown(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    """State the options that the launcher's own parser does not know, if their names are known."""
+    """Add claims for the options that the launcher's own parser does not know, if their names are known."""
     for word in scanned.unknown:
         # In `--name=$VALUE` the name is known.
         text = str(word.value.value) if isinstance(word.value, Known) else word.spelling
@@ -245,7 +245,7 @@ def state_unknown(builder: ClaimBuilder, scanned: ScannedLine) -> None:
 
 
 def state_choices(builder: ClaimBuilder, scanned: ScannedLine, table: Generated) -> None:
-    """State the values of options that accept only certain words, or numbers."""
+    """Add claims for the values of options that accept only certain words, or numbers."""
     limited = {row.dest for row in table.rows if row.choices or row.kind in ("int", "float")} | {"log_level"}
     for given in scanned.given:
         # Another option stands where a value belongs, or the program, so that none is left.
@@ -312,7 +312,7 @@ def node_range(value: Value) -> tuple[Value, Value]:
 
 
 def state_node_range(builder: ClaimBuilder, nodes: GivenOption) -> None:
-    """State the nodes of `4` or `2:4`, and the smallest number of a range."""
+    """Add claims for the nodes of `4` or `2:4`, and the smallest number of a range."""
     smallest, counts = node_range(nodes.value)
     builder.add_setting("nodes", nodes, lambda _: counts, relation=Relation.REQUIRES)
     if any(":" in text for text in texts(nodes.value)):
@@ -339,7 +339,9 @@ def endpoint(value: Value, parts: tuple[Value, ...] = ()) -> tuple[Value, Value 
 def state_endpoint(
     builder: ClaimBuilder, given: GivenOption | None, read: Callable[[Value], Value] = lambda value: value
 ) -> Value | None:
-    """State an endpoint, its host and its port, and return the port; `read` removes what is before the host."""
+    """Add claims for an endpoint, its host and its port, and return the port; `read` removes what is before the
+    host.
+    """
     if given is None:
         return None
     builder.add_setting("rendezvous_endpoint", given, as_text)
@@ -385,7 +387,7 @@ def state_launcher(
     written: bool = False,
     repeated: frozenset[str] = frozenset(),
 ) -> None:
-    """State each option as text, a flag as true, and the number of occurrences of a repeated option.
+    """Add claims for each option as text, a flag as true, and the number of occurrences of a repeated option.
 
     `NAME.times` is that number, and `NAME.again` is true for an option that is also given in another spelling.
 

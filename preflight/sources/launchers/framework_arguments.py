@@ -143,7 +143,9 @@ def trainer_claims(
 
 
 def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State every argument of the trainer on the line as `setting.transformers.NAME`, converted as its parser does."""
+    """Add claims for every argument of the trainer on the line as `setting.transformers.NAME`, converted as its parser
+    does.
+    """
     last: dict[str, GivenOption] = {}
     for given in scan(words, _ALL).given:
         last[given.dest] = given
@@ -162,7 +164,7 @@ def _state_settings(builder: ClaimBuilder, words: Sequence[Word]) -> None:
 
 
 def _state_paddle(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State the arguments of Paddle's trainers on the line; one without a value is a switch that is on."""
+    """Add claims for the arguments of Paddle's trainers on the line; one without a value is a switch that is on."""
     found: dict[str, GivenOption] = {}
     for index, word in enumerate(words):
         name, equals, text_after = (text_of(word) or "").partition("=")
@@ -194,7 +196,9 @@ def _convert(item: Plain, kind: str | None) -> Plain:
 
 
 def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State the trainer's switches. Where its parser reads the line, a word after a switch must be a boolean."""
+    """Add claims for the trainer's switches. Where its parser reads the line, a word after a switch must be a
+    boolean.
+    """
     found: dict[str, GivenOption] = {}
     refused: dict[str, GivenOption] = {}
     for word, following in itertools.zip_longest(words, words[1:]):
@@ -226,7 +230,9 @@ def _state_switches(builder: ClaimBuilder, words: Sequence[Word]) -> None:
 
 
 def _state_sharding(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another program."""
+    """Add claims for `--deepspeed FILE` and `--fsdp "full_shard auto_wrap"`; without a value, flags of another
+    program.
+    """
     for word, following in itertools.pairwise(words):
         name, equals, value = (text_of(word) or "").partition("=")
         value_text = value if equals else text_of(following) or ""
@@ -254,7 +260,7 @@ def _argument_files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iter
 
 
 def _state_overrides(builder: ClaimBuilder, words: Sequence[Word]) -> None:
-    """State `learning_rate=1e-5` after a file of arguments."""
+    """Add claims for `learning_rate=1e-5` after a file of arguments."""
     for word in words:
         name, equals, text_after = (text_of(word) or "").partition("=")
         if equals and name in SETTINGS:
@@ -302,8 +308,8 @@ def argument_framework(program: str, words: Sequence[Word]) -> ArgumentFramework
 
 
 def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Word]) -> tuple[Claim, ...]:
-    """Return the claims of the arguments of such a program, in the scope of the launch; groups of GPUs in the scopes of
-    roles.
+    """Return the claims of a framework program's arguments, in the scope of the launch; groups of GPUs in the scopes
+    of roles.
 
     Args:
         framework: the framework of the program.
@@ -327,7 +333,7 @@ def rl_claims(framework: ArgumentFramework, line: LaunchLine, words: Sequence[Wo
 def _state_group(
     builder: ClaimBuilder, framework: ArgumentFramework, role: str, scanned: ScannedLine, word: Word
 ) -> None:
-    """State a role's nodes and GPUs; those of the trained role are the launch's own."""
+    """Add claims for a role's nodes and GPUs; those of the trained role are the launch's own."""
     scope = builder.scope if role == framework.roles[0] else replace(builder.scope, role=role)
     options = {"nodes": f"{role}_num_nodes", "processes_per_node": f"{role}_num_gpus_per_node"}
     without = [option for option in options.values() if scanned.last(option) is None]
@@ -471,8 +477,8 @@ _TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun", "aprun")
 
 
 def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Word], tree: Tree) -> None:
-    """State the nodes, processes and batch sizes that the overrides of a program set, and the processes that the file
-    of LightningCLI sets.
+    """Add claims for the nodes, processes and batch sizes that the overrides of a program set, and the processes that
+    the file of LightningCLI sets.
     """
     found = find_overrides(words)
     state_options(builder, "overrides", found.get)
@@ -491,7 +497,7 @@ def state_overrides(builder: ClaimBuilder, line: LaunchLine, words: Sequence[Wor
 
 
 def starts_ranks(words: Sequence[Word], line: LaunchLine, tree: Tree | None) -> bool:
-    """Return whether these arguments, or the file of LightningCLI among them, make Lightning start several
+    """Return whether the arguments, or the LightningCLI file among them, make Lightning start several
     processes.
     """
     found = find_overrides(words)

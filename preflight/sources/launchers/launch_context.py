@@ -81,7 +81,7 @@ def container_starts(command: Command) -> Iterator[Wrapper]:
 
 
 def _starts_container(wrapper: Wrapper) -> bool:
-    """Return whether this is `run`, not `exec` in a running container: only a new container gets resources."""
+    """Return whether the wrapper is `run`, not `exec` in a running container: only a new container gets resources."""
     words = wrapper.command.words
     at = next((index for index, word in enumerate(words) if word.span == wrapper.word.span), None)
     if at is None:
@@ -91,7 +91,7 @@ def _starts_container(wrapper: Wrapper) -> bool:
 
 
 def state_containers(commands: Sequence[Command], launches: Mapping[Span, Sequence[Scope]]) -> tuple[Claim, ...]:
-    """State the resources of every container.
+    """Return claims about the resources of every container.
 
     Args:
         commands: the commands of a script.
@@ -255,7 +255,7 @@ def _names_releases(words: Sequence[Word]) -> bool:
 
 
 def read_installs(commands: Iterable[Command], tree: Tree) -> Reading:
-    """State one claim per install command and one per framework it names, and refer to requirement files."""
+    """Return one claim per install command and one per framework it names, and refer to requirement files."""
     found: list[Claim] = []
     references: list[Reference] = []
     for command in commands:
@@ -366,7 +366,7 @@ _ASSIGNMENT = re.compile(r"(?P<name>[A-Z][A-Z0-9_]{2,60})=.*", re.DOTALL)
 
 
 def state_unread_variables(line: LaunchLine, visible: Mapping[str, Variable], tree: Tree) -> tuple[Claim, ...]:
-    """State each variable that the launch should see but does not.
+    """Return claims about each variable that the launch should see but does not.
 
     Either it is assigned and not exported, or its assignment is among the arguments.
     """
@@ -401,7 +401,9 @@ _SOURCES = re.compile(r"\bsource\b|(?:^|[\s;&'\"])\.\s")
 
 
 def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
-    """State each variable that a word in an inner shell needs, and that the shell around it does not hand on."""
+    """Add claims for each variable that a word in an inner shell needs, and that the shell around it does not
+    hand on.
+    """
     outer = line.command.outer
     if outer is None or any(_SOURCES.search(word.spelling) for word in outer.words):
         return
@@ -419,7 +421,9 @@ def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
 def state_withheld_variables(
     line: LaunchLine, wrappers: Sequence[Wrapper], visible: Mapping[str, Variable]
 ) -> tuple[Claim, ...]:
-    """State each variable that the script exports and that the list of `srun --export` keeps from the tasks."""
+    """Return claims about each variable that the script exports and that the list of `srun --export` keeps from the
+    tasks.
+    """
     builder = ClaimBuilder("environment", line.scope, line.command.condition)
     srun = next((wrapper for wrapper in wrappers if wrapper.name == "srun"), None)
     option = srun.scanned.last("export") if srun is not None and not srun.passes_environment else None
@@ -446,7 +450,9 @@ def _before(line: LaunchLine) -> frozenset[Span]:
 
 
 def state_environment(line: LaunchLine, visible: dict[str, Variable]) -> ClaimBuilder:
-    """State one claim per variable that the launch sees; secrets are named but their values are never shown."""
+    """Return a builder with one claim per variable that the launch sees; secrets are named but their values are never
+    shown.
+    """
     builder = ClaimBuilder("environment", line.scope, line.command.condition)
     for name in sorted(visible)[:MAX_VARIABLES]:
         variable = visible[name]
@@ -459,7 +465,9 @@ def state_environment(line: LaunchLine, visible: dict[str, Variable]) -> ClaimBu
 
 
 def library_exports(final: Mapping[str, Variable], scope: Scope) -> tuple[Claim, ...]:
-    """State the communication settings that a script without launches exports, because other scripts source it."""
+    """Return claims about the communication settings that a script without launches exports, because other scripts
+    source it.
+    """
     builder = ClaimBuilder("environment", scope)
     for name, variable in sorted(final.items()):
         if variable.exported and _LIBRARY_VARIABLE.match(name) and not is_secret(name):
@@ -470,7 +478,7 @@ def library_exports(final: Mapping[str, Variable], scope: Scope) -> tuple[Claim,
 def state_context(
     line: LaunchLine, wrappers: tuple[Wrapper, ...], interpreter: Word | None, tree: Tree
 ) -> tuple[ClaimBuilder, list[Reference]]:
-    """State interpreter, working directory, container, setup commands, and the claims of mpirun wrappers."""
+    """Read the interpreter, working directory, container, setup commands, and the claims of mpirun wrappers."""
     builder = ClaimBuilder("shell", line.scope, line.command.condition)
     references: list[Reference] = []
     command = line.command
@@ -518,7 +526,7 @@ _USED_VARIABLE = re.compile(r"\$\{?(?P<name>[A-Za-z_][A-Za-z0-9_]{0,60})")
 
 
 def _state_variables_left_here(builder: ClaimBuilder, line: LaunchLine) -> None:
-    """State each variable of this script that a command for another machine leaves to the shell there."""
+    """Add claims for each variable of this script that a command for another machine leaves to the shell there."""
     here = line.command.outer.variables if line.command.outer is not None else {}
     for word in line.words:
         for match in _USED_VARIABLE.finditer(word.spelling):
@@ -544,7 +552,7 @@ def _lock(line: LaunchLine, wrapper: Wrapper, tree: Tree) -> list[Reference]:
 
 
 def _state_parallel_shell(builder: ClaimBuilder, wrapper: Wrapper, line: LaunchLine, tree: Tree) -> list[Reference]:
-    """State the hosts of `pdsh -w node[0-3]`: the line is started once on each of them."""
+    """Add claims for the hosts of `pdsh -w node[0-3]`: the line is started once on each of them."""
     own = ClaimBuilder(wrapper.name, line.scope, line.command.condition, Strength.SCHEDULER)
     hosts = wrapper.scanned.last("hosts")
     if hosts is not None:
@@ -600,7 +608,7 @@ def state_task_counts(
     reaches_nodes: bool,
     scheduler: str = "slurm",
 ) -> ClaimBuilder:
-    """State how many copies of the line run and on how many nodes.
+    """Return a builder with claims about how many copies of the line run and on how many nodes.
 
     Args:
         line: the launch line.

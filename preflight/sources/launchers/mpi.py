@@ -111,7 +111,9 @@ def _unlike(option: GivenOption) -> GivenOption:
 
 
 def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchLine, tree: Tree) -> Iterator[Reference]:
-    """State tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the hostfile."""
+    """Add claims for tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the
+    hostfile.
+    """
     _state_program(builder, scanned, word)
     # The program that starts the tasks decides their number, whatever the allocation is.
     builder.add_setting("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
@@ -155,7 +157,9 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
 
 
 def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:
-    """State which MPI implementation it is, as far as its options show, and the claims that concern only that one."""
+    """Add claims about which MPI implementation it is, as far as its options show, and the claims that concern only
+    that one.
+    """
     name = _PROGRAMS.get(posixpath.basename(text_of(word) or ""))
     if name is None and any(_OPEN_MPI.match(given.spelling) for given in scanned.given):
         name = "openmpi"
@@ -200,7 +204,7 @@ def _constant(text: str) -> Callable[[Value], Value]:
 
 
 def _state_slots(builder: ClaimBuilder, hosts: GivenOption) -> None:
-    """State the processes per host of `-H a:4,b:4` and `-H a,a,b,b`.
+    """Add claims for the processes per host of `-H a:4,b:4` and `-H a,a,b,b`.
 
     The meaning of a name that occurs once, without a number, differs between MPI implementations.
     """
@@ -220,7 +224,7 @@ def _state_slots(builder: ClaimBuilder, hosts: GivenOption) -> None:
 
 
 def _state_spread(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    """State the tasks per node of `-np 8 -H a:4,b:4`: four on each."""
+    """Add claims for the tasks per node of `-np 8 -H a:4,b:4`: four on each."""
     hosts, count = scanned.last("host"), scanned.last("np")
     if hosts is None:
         return
@@ -293,7 +297,7 @@ JSRUN = declared_table("jsrun")
 
 
 def state_resource_sets(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    """State the tasks in total and on each node, the nodes, and the GPUs and cores of each task."""
+    """Add claims for the tasks in total and on each node, the nodes, and the GPUs and cores of each task."""
     sets, inside = scanned.last("sets"), scanned.last("tasks_per_set")
     in_set: Value = as_int(inside.value) if inside is not None else Known(1)
     tasks = scanned.last("tasks")
@@ -319,7 +323,7 @@ def _add(builder: ClaimBuilder, quantity: str, value: Value, given: GivenOption,
 
 
 def starts_one_task(scanned: ScannedLine) -> bool:
-    """Return whether it starts a single task, which is preparation and not a rank."""
+    """Return whether the line starts a single task, which is preparation and not a rank."""
     counts = [scanned.last(name) for name in ("sets", "tasks_per_set", "tasks")]
     return all(as_int(given.value) == Known(1) for given in counts if given is not None) and any(counts)
 

@@ -98,7 +98,7 @@ class ScannedLine:
     unknown: tuple[Word, ...] = field(default=())
 
     def last(self, *dests: str) -> GivenOption | None:
-        """Return the option in force among `dests`: the last one, as in most parsers."""
+        """Return the effective option among `dests`: the last one, as in most parsers."""
         return next((given for given in reversed(self.given) if given.dest in dests), None)
 
     def every(self, dest: str) -> tuple[GivenOption, ...]:

@@ -215,9 +215,9 @@ def read_paddle(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _state_settings(builder: ClaimBuilder, line: LaunchLine, *, hidden: bool) -> None:
-    """State what the launcher itself reads as `setting.paddle_launch.NAME`, as text: each option, or the variable that
-    overrides it; `first` for the option that makes the launcher of 2.0 take over; `taken` for an option that is not
-    known, whose value is then taken for the program.
+    """Add claims about what the launcher itself reads as `setting.paddle_launch.NAME`, as text: each option, or the
+    variable that overrides it; `first` for the option that makes the launcher of 2.0 take over; `taken` for an option
+    that is not known, whose value is then taken for the program.
     """
     parsed = _parse(line, _NEW)
     first: Word | GivenOption | None = next(iter(parsed.unknown), None) if "master" not in parsed.given else None
@@ -272,8 +272,8 @@ def _tuner_settings(tuner: GivenOption, line: LaunchLine, tree: Tree) -> Sequenc
 
 
 def _state_first_settings(builder: ClaimBuilder, line: LaunchLine, scanned: ScannedLine) -> None:
-    """State options of the launchers of Paddle 1.x as `setting.paddle_launch_1.NAME`; `ps` for launch_ps, `spaced` if a
-    blank stands before the value.
+    """Add claims for options of the launchers of Paddle 1.x as `setting.paddle_launch_1.NAME`; `ps` for launch_ps,
+    `spaced` if a blank stands before the value.
     """
     given = {option.dest: option for option in scan(line.words[1:], _OF_FIRST).given}
     of_servers = line.words[0].spelling.strip("\"'").endswith("launch_ps")
@@ -381,7 +381,9 @@ def _state_collective(
 def state_address(
     builder: ClaimBuilder, own_address: GivenOption | None, ips: GivenOption | None, *, numbered: bool = False
 ) -> None:
-    """State the node's own address and, unless `numbered`, its rank: the position of the address in the node list."""
+    """Add claims for the node's own address and, unless `numbered`, its rank: the position of the address in the node
+    list.
+    """
     builder.add_setting("node_address", own_address, as_text)
     several = ips is not None and all("," in text.strip(", ") for text in texts(ips.value))
     if own_address is not None and ips is not None and several and not numbered:
@@ -479,7 +481,9 @@ _OWN_OPTIONS = ("--node_ips", "--cluster_node_ips")
 
 
 def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
-    """Read the command line of such a script: nodes, processes per node, the node rank, and the program."""
+    """Read the command line of a script that wraps Paddle's launcher: nodes, processes per node, the node rank,
+    and the program.
+    """
     scanned = scan(line.words[1:], _WRAPPER_OPTIONS)
     if scanned.last("help") is not None:
         return Reading()
@@ -497,8 +501,8 @@ def read_paddle_wrapper(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def is_wrapper(words: tuple[Word, ...]) -> bool:
-    """Return whether a script, whatever its name, is called with the options of such a launcher followed by another
-    script.
+    """Return whether a script, whatever its name, is called with the options of a wrapper of Paddle's launcher,
+    followed by another script.
     """
     texts = [known_prefix(word) for word in words[1:40]]
     own = next((index for index, text in enumerate(texts) if text.partition("=")[0] in _OWN_OPTIONS), None)

@@ -75,7 +75,7 @@ _PADDLE_COLLECTIVE_VARIABLES = ("PADDLE_TRAINER_ID", "PADDLE_TRAINER_ENDPOINTS",
 
 
 def has_ranks(environment: Mapping[str, Variable]) -> bool:
-    """Return whether these variables make a process one of several."""
+    """Return whether the variables make a process one of several."""
     if "MASTER_ADDR" in environment and any(name in environment for name in _RANK_VARIABLES):
         return True
     if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -176,7 +176,7 @@ def _state_variable(
     *,
     relation: Relation = Relation.SETS,
 ) -> None:
-    """State a quantity from a variable, when it is set."""
+    """Add claims for a quantity from a variable, when it is set."""
     builder.add_setting(quantity, variable_setting(environment.get(name)), convert, relation=relation)
 
 
@@ -254,7 +254,7 @@ _STARTS_OTHERS = re.compile(r"\bProcess\s*\(|\bPopen\s*\(|\bos\.fork\s*\(")
 
 
 def plain_program(command: Command, tree: Tree) -> Reading:
-    """State that a script runs as one process, and refer to it, when its text speaks of ranks.
+    """Return the claim that a script runs as one process, and a reference to it, if its text mentions ranks.
 
     Most plain python commands prepare data or evaluate, and are ignored.
     """

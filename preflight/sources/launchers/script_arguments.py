@@ -96,7 +96,7 @@ _REQUIRED = frozenset(("world_size", "ps_workers"))
 
 
 def program_claims(line: LaunchLine, path: str, words: Sequence[Word], tree: Tree) -> tuple[Claim, ...]:
-    """State the rank, sizes and endpoint that the words and variables of a launch pass to a program.
+    """Return claims about the rank, sizes and endpoint that the words and variables of a launch pass to a program.
 
     Args:
         line: the launch line.
@@ -478,7 +478,7 @@ class StartedProgram:
         return Reading((*claims, *self.claims), (self.launch,), (*references, *self.references))
 
     def of_package(self) -> StartedProgram:
-        """Return the same for a program in an installed package: it names no script of the job."""
+        """Return a copy for a program in an installed package: it names no script of the job."""
         return StartedProgram(
             replace(self.launch, program=""),
             tuple(claim for claim in self.claims if claim.quantity != "script"),

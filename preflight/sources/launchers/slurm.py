@@ -71,8 +71,9 @@ def has_placeholder(text: str) -> bool:
 
 
 def merged_steps(steps: Sequence[ScannedLine]) -> ScannedLine:
-    """Return the line of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b`, whose programs are one world: the first
-    program, with all tasks.
+    """Merge the components of a heterogeneous step into one command line: the first program, with the tasks of all.
+
+    The programs of `srun --het-group=0 -n 1 a : --het-group=1 -n 8 b` form one world.
     """
     first, *others = steps
     if not others:
@@ -94,7 +95,7 @@ def from_options(options: Iterable[GivenOption]) -> dict[str, GivenOption]:
 
 
 def state(builder: ClaimBuilder, options: dict[str, GivenOption]) -> dict[str, Claim]:
-    """State the claims of the options; returns them by quantity."""
+    """Add the claims of the options; returns them by quantity."""
     claims = {
         quantity: builder.add(quantity, convert(options[dest].value), options[dest])
         for dest, quantity, convert in _SIMPLE_OPTIONS
@@ -124,7 +125,7 @@ def state(builder: ClaimBuilder, options: dict[str, GivenOption]) -> dict[str, C
 
 
 def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, GivenOption], claims: dict[str, Claim]) -> None:
-    """State the tasks per node that follow from `--ntasks-per-gpu`, and that each task sees one GPU."""
+    """Add claims for the tasks per node that follow from `--ntasks-per-gpu`, and that each task sees one GPU."""
     each = options["ntasks_per_gpu"]
     gpus = claims.get("gpus_per_node")
     count = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
@@ -148,13 +149,13 @@ def _add_derived_tasks(builder: ClaimBuilder, claims: dict[str, Claim]) -> None:
 
 
 def add_tasks_per_node(builder: ClaimBuilder, tasks: Claim, nodes: Claim) -> Claim:
-    """State the tasks per node that follow from the number of tasks and the number of nodes."""
+    """Add and return the claim of the tasks per node that follow from the number of tasks and the number of nodes."""
     value = lift(divide_evenly, tasks.value, nodes.value)
     return builder.add("tasks_per_node", value, tasks, because=(tasks, nodes))
 
 
 def add_total_tasks(builder: ClaimBuilder, nodes: Claim, per_node: Claim) -> Claim:
-    """State the number of tasks that follows from the number of nodes and the tasks per node."""
+    """Add and return the claim of the number of tasks that follows from the number of nodes and the tasks per node."""
     value = lift(product_of, nodes.value, per_node.value)
     return builder.add("tasks", value, per_node, because=(nodes, per_node))
 
@@ -289,7 +290,7 @@ _GPU_TYPE = re.compile(r"(?:^|,)(?:gres/)?(?:gpu:)?([A-Za-z0-9][\w.-]*):\d+")
 
 
 def state_header(builder: ClaimBuilder, options: Mapping[str, GivenOption], directives: Sequence[Directive]) -> None:
-    """State the claims of a header; `state` states its sizes."""
+    """Add the claims of a header; `state` states its sizes."""
     for dest, quantity, convert in _HEADER_OPTIONS:
         # Other schedulers have their own time formats.
         if dest in options and (dest != "time" or builder.source == "slurm"):
@@ -318,7 +319,7 @@ def _gpu_type_of(option: GivenOption | None) -> Value | None:
 
 
 def state_component_gpus(builder: ClaimBuilder, directives: Sequence[Directive]) -> None:
-    """State the kind of GPU of each part of a heterogeneous job."""
+    """Add claims for the kind of GPU of each part of a heterogeneous job."""
     for directive in directives:
         text = str(directive.value or "")
         if directive.option in ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"):
@@ -330,7 +331,7 @@ def state_component_gpus(builder: ClaimBuilder, directives: Sequence[Directive])
 
 
 def _state_request(builder: ClaimBuilder, directives: Sequence[Directive]) -> None:
-    """State every option that selects resources, for the checks that ask Slurm whether it can grant them."""
+    """Add claims for every option that selects resources, for the checks that ask Slurm whether it can grant them."""
     for directive in directives:
         name = LONG_NAMES.get(directive.option, directive.option)
         _state_directive(builder, name, directive)
@@ -344,7 +345,7 @@ def _state_request(builder: ClaimBuilder, directives: Sequence[Directive]) -> No
 
 
 def _state_directive(builder: ClaimBuilder, name: str, directive: Directive) -> None:
-    """State an option with its value as written; short options by their long names."""
+    """Add claims for an option with its value as written; short options by their long names."""
     if name and not name.startswith("--"):
         # A short option that has no long name here.
         return
@@ -360,7 +361,7 @@ def has_directive_like(text: str) -> bool:
 
 
 def state_ignored_directives(builder: ClaimBuilder, file: SourceFile) -> None:
-    """State the lines that look like directives but that sbatch ignores."""
+    """Add claims for the lines that look like directives but that sbatch ignores."""
     places = Places(file.path, file.text)
     after_command, closing, quote, start = False, "", "", 0
     for line in truncate(file.text.split("\n"), _MAX_LINES, "lines"):

@@ -148,7 +148,7 @@ class _Settings:
         *,
         relation: Relation = Relation.SETS,
     ) -> None:
-        """State a default, located at the launcher's word."""
+        """Add a claim for a default, located at the launcher's word."""
         if not self.hidden:
             builder.add_default(quantity, Known(value), self.word, option, relation=relation)
 
@@ -326,7 +326,7 @@ def _number_if_one(value: Value) -> Value:
 def _state_world(
     builder: ClaimBuilder, world: GivenOption | None, processes: GivenOption | None, line: LaunchLine, *, hidden: bool
 ) -> None:
-    """State the world size and the number of nodes it needs; one node when it is not set."""
+    """Add claims for the world size and the number of nodes it needs; one node when it is not set."""
     builder.add_setting("world_size", world, as_int, relation=Relation.REQUIRES)
     if world is not None and processes is not None:
         nodes = lift(_quotient, as_int(world.value), as_int(processes.value))
@@ -398,7 +398,7 @@ _SECTIONS = {
     "parallelism_config_": "parallelism_config",
     **dict.fromkeys(("zero_stage", "zero3_", "offload_", "gradient_", "deepspeed_"), "deepspeed_config"),
 }
-#: Switches for a `distributed_type`, the first in force.
+#: Switches for a `distributed_type`, the first effective one.
 _DISTRIBUTED_TYPES = {
     "use_deepspeed": "DEEPSPEED",
     "use_fsdp": "FSDP",
@@ -440,7 +440,7 @@ def read_accelerate(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _state_options(builder: ClaimBuilder, scanned: ScannedLine) -> None:
-    """State every option as `setting.accelerate_launch.NAME`; a switch is true, and any other value a text.
+    """Add claims for every option as `setting.accelerate_launch.NAME`; a switch is true, and any other value a text.
 
     Those that override a key of a section of the configuration file count as that key, too.
     """
@@ -539,7 +539,7 @@ def read_deepspeed(line: LaunchLine, tree: Tree) -> Reading:
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:
-    """State the effect of missing options: one machine, and `--local_rank` for each process."""
+    """Add claims for the effect of missing options: one machine, and `--local_rank` for each process."""
     if scanned.incomplete:
         return
     word = line.words[0]

@@ -215,7 +215,7 @@ _SERVE = declared_table("vllm-serve")
 
 
 def _serve(line: LaunchLine, tree: Tree) -> Reading:
-    """State the engines of `trl vllm-serve`, which runs beside the training on one node."""
+    """Read the engines of `trl vllm-serve`, which runs beside the training on one node."""
     word = line.words[0]
     scanned = scan(line.words[2:], _SERVE)
     builder = ClaimBuilder("trl", line.scope, line.command.condition)

@@ -125,7 +125,7 @@ def program_name(words: Sequence[Word]) -> str:
 
 
 def only_mentions_programs(name: str) -> bool:
-    """Return whether this command mentions programs without starting them, as `echo` does."""
+    """Return whether the command `name` mentions programs without starting them, as `echo` does."""
     return name in _ONLY_MENTIONS
 
 

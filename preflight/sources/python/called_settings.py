@@ -306,7 +306,7 @@ def _is_set(module: Module, node: ast.Name) -> bool:
 
 
 def _made_calls(module: Module, names: Sequence[str]) -> Value:
-    """Return which of these calls the script makes, or a module of the user's own that it imports mentions."""
+    """Return which of these calls the script makes, or a user module that it imports mentions."""
     modules, complete = imports.texts_of_modules(module)
     text = "\n".join(each.text for each in modules)
     found = [name for name in names if module.named(name) or re.search(rf"(?<!def )\b{name}\(", text)]

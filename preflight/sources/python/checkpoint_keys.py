@@ -41,14 +41,14 @@ def claims(module: Module) -> Iterator[Claim]:
     if any(_ADAPTS.search(each.file.text) for each in (module, *helpers)):
         return
     for access in _accesses(module):
-        yield from _stated(module, access, access.call, access.model, access.path)
+        yield from _access_claims(module, access, access.call, access.model, access.path)
     for holder in {each.file.path: each for each in (*helpers, module)}.values():
         for access in _accesses(holder):
             for call in module.named(access.function.name) if access.function is not None else ():
                 model, path = (_passed_argument(access.function, call, part) for part in (access.model, access.path))
                 model = access.model if end_of(access.model) == "module" else model
                 if model is not None:
-                    yield from _stated(module, access, call, model, path or access.path)
+                    yield from _access_claims(module, access, call, model, path or access.path)
 
 
 def _accesses(module: Module) -> Iterator[_Access]:
@@ -93,7 +93,7 @@ def _passed_argument(function: Function | None, call: ast.Call, part: ast.expr) 
     return value_of(given) if given is not None else None
 
 
-def _stated(module: Module, access: _Access, at: ast.Call, model: ast.expr, path: ast.expr) -> Iterator[Claim]:
+def _access_claims(module: Module, access: _Access, at: ast.Call, model: ast.expr, path: ast.expr) -> Iterator[Claim]:
     kind = _kind(module, model, at)
     if kind:
         of = module.claim("script_feature", kind, at, condition="")

@@ -154,7 +154,9 @@ def _makers(module: Module, call: ast.Call) -> frozenset[str]:
 
 
 def _makers_of(module: Module, name: str, at: ast.AST) -> frozenset[str]:
-    """Return the calls that create the object of a variable: in the same function, if it is created there."""
+    """Return the names of the calls that may have created a variable's value: only those in the same function, if
+    there are any.
+    """
     made = _creating_calls(module).get(name, ())
     function = module.outline.function_of(at)
     here = [makers for around, makers in made if around is function]
@@ -305,7 +307,7 @@ def _in_loops_by_rank(module: Module) -> Iterator[Claim]:
 
 
 def _depends_on_rank(module: Module, count: ast.expr) -> bool:
-    """Return whether this is a range whose bounds contain the rank."""
+    """Return whether `count` is a range whose bounds contain the rank."""
     if not isinstance(count, ast.Call) or end_of(count.func) != "range":
         return False
     nodes = [node for bound in count.args[:2] for node in ast.walk(bound)]
@@ -365,9 +367,7 @@ def _guarded_trainer_saves(module: Module) -> Iterator[Claim]:
 
 
 def comes_round(test: ast.expr) -> bool:
-    """Return whether every rank finds this true again and again: `step % 100 == 0`, or Accelerate's
-    `sync_gradients`.
-    """
+    """Return whether `test` is periodically true on every rank: `step % 100 == 0`, or Accelerate's `sync_gradients`."""
     if isinstance(test, ast.Attribute) and test.attr == "sync_gradients":
         return True
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.BinOp) and isinstance(test.left.op, ast.Mod)
@@ -451,7 +451,7 @@ def _on_failure(module: Module, call: ast.Call) -> ast.AST | None:
 
 
 def _after_swallowed(module: Module, statement: ast.stmt) -> bool:
-    """Return whether it follows a `try` that trains and whose handler swallows any error."""
+    """Return whether the statement follows a `try` that trains and whose handler swallows any error."""
     before = module.outline.before(statement)
     if not isinstance(before, ast.Try) or before.orelse or not _trains(before.body):
         return False
@@ -473,7 +473,7 @@ def _leaves(handler: ast.ExceptHandler) -> bool:
 
 
 def _trains(statements: list[ast.stmt]) -> bool:
-    """Return whether these statements do more than close resources."""
+    """Return whether the statements do more than close resources."""
     calls = [node for each in statements for node in ast.walk(each) if isinstance(node, ast.Call)]
     names = {end_of(call.func) for call in calls}
     return bool(names - {"barrier", "destroy_process_group", "synchronize", "print", "info", "close", "is_initialized"})

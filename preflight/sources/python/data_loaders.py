@@ -414,20 +414,20 @@ def _is_by_rank(module: Module, size: ast.expr, depth: int = 0) -> bool:
 
 
 def _is_choice(module: Module, size: ast.IfExp) -> bool:
-    """Return whether this is `64 if rank == 0 else 32`: two different numbers."""
+    """Return whether `size` is like `64 if rank == 0 else 32`: two different numbers."""
     if ranks_where_true(module, size.test) in _ALIKE:
         return False
     return _are_different(module, [size.body, size.orelse])
 
 
 def _are_different(module: Module, sizes: Sequence[ast.expr]) -> bool:
-    """Return whether these are known numbers, not all of them equal."""
+    """Return whether all `sizes` are known numbers and at least two of them differ."""
     numbers = [alternatives(module.fold(size)) for size in sizes]
     return len(numbers) > 1 and all(len(found) == 1 for found in numbers) and len(set(numbers)) > 1
 
 
 def _is_arithmetic(module: Module, size: ast.BinOp, depth: int) -> bool:
-    """Return whether this is a sum or product with the rank in it, such as `32 * (1 + fleet.worker_index())`."""
+    """Return whether `size` is a sum or product with the rank in it, such as `32 * (1 + fleet.worker_index())`."""
     if not isinstance(size.op, (ast.Mult, ast.Add)):
         return False
     parts = [module.definition(part) for part in (size.left, size.right)]

@@ -278,7 +278,7 @@ class ExecutorLaunch(NamedTuple):
 
 
 def launches(module: Module) -> Iterator[ExecutorLaunch]:
-    """Yield every executor that a script makes with a number of processes."""
+    """Yield every NeMo-Run executor that the script creates with an explicit process count."""
     if "nemo_run" not in module.file.text:
         return
     for call in module.named(*_EXECUTORS):

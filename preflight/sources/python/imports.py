@@ -61,16 +61,14 @@ def libraries(module: Module) -> Iterator[str]:
 
 
 class ImportedText(NamedTuple):
-    """A module of the user's own that a script imports, itself or through another one."""
+    """A user module that a script imports, itself or through another one."""
 
     path: str
     text: str
 
 
 def texts_of_modules(module: Module) -> tuple[list[ImportedText], bool]:
-    """Return the modules of the user's own that a script imports, and of those that these import; and whether that is
-    all.
-    """
+    """Return the user's modules that a script imports, directly or through others, and whether the list is complete."""
     found: dict[str, ImportedText] = {}
     waiting = list(references(module, ""))
     for reference in waiting:
@@ -91,7 +89,7 @@ _SETS_RANK = re.compile(
 
 
 def rank_setters(module: Module) -> Iterator[Claim]:
-    """Yield one claim for each imported module of the user's own that may set the variables of ranks."""
+    """Yield one claim for each imported user module that may set the variables of ranks."""
     if "RANK" not in module.file.text:
         return
     for path, text in texts_of_modules(module)[0]:
@@ -106,7 +104,7 @@ def in_tree(module: Module, name: str) -> bool:
 
 
 def quick_references(file: SourceFile, files: Tree, role: str, scope: Scope) -> Iterator[Reference]:
-    """Yield the same for a file that was not parsed."""
+    """Yield the references of a file that was not parsed."""
     places = ((statement, lambda span=span: span) for statement, span in import_statements(file.path, file.text))
     return _references(places, file, files, role, scope)
 

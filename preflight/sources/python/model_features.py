@@ -405,7 +405,7 @@ def frozen_while_training(module: Module) -> Iterator[Claim]:
 
 
 def _is_parameter(module: Module, expression: ast.expr) -> bool:
-    """Return whether this is an argument of a function, such as the target of a loss."""
+    """Return whether the expression is an argument of a function, such as the target of a loss."""
     function = module.outline.function_of(expression)
     given = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs] if function is not None else []
     return isinstance(expression, ast.Name) and any(each.arg == expression.id for each in given)
@@ -424,7 +424,9 @@ def _in_training_loop(module: Module, node: ast.AST) -> bool:
 
 
 def ddp_without_search(module: Module) -> Iterator[Claim]:
-    """Yield a wrapper that waits for the gradient of every parameter that needed one when it was made."""
+    """Yield a DistributedDataParallel call without `find_unused_parameters`: it waits for a gradient from every
+    parameter that required one at construction.
+    """
     for call in module.named("DistributedDataParallel"):
         given = [argument(call, name) for name in ("find_unused_parameters", "static_graph")]
         if not any(given) and all(each.arg for each in call.keywords):
@@ -568,7 +570,7 @@ def servers_before_mode(module: Module) -> Iterator[Claim]:
 
 
 def wrapped_twice(module: Module) -> Iterator[Claim]:
-    """Yield a model of Paddle that is wrapped in DataParallel and then sharded."""
+    """Yield a Paddle model that is wrapped in DataParallel and then sharded."""
     for call in module.named("group_sharded_parallel"):
         model = argument(call, "model", 0)
         for outer in module.named("DataParallel") if model is not None else ():

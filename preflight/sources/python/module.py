@@ -163,7 +163,7 @@ class Module:
         because: tuple[Claim, ...] = (),
         source: str = "python",
     ) -> Claim:
-        """State a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
+        """Return a claim. The location of a keyword argument is its value, its spelling the whole `name=value`."""
         place = at.value if isinstance(at, ast.keyword) else at
         claim = Claim(
             quantity=quantity,
@@ -180,7 +180,7 @@ class Module:
         return in_branches(claim, self.branches(at))
 
     def feature(self, name: str, at: ast.AST, *others: ast.AST, condition: str | None = None) -> Claim:
-        """State a feature of the script; `others` are further places that show it."""
+        """Return the claim of a feature of the script; `others` are further places that show it."""
         because = tuple(self.claim("script_feature", f"part of {name}", other, condition="") for other in others)
         return self.claim("script_feature", name, at, because=because, condition=condition)
 
@@ -266,7 +266,7 @@ class Module:
         return expression
 
     def branches(self, node: ast.AST) -> tuple[Branch, ...]:
-        """Return the branches around a node, and around the only call of the function that it is in."""
+        """Return the branches around a node and, if its function is called exactly once, those around that call."""
         found: list[Branch] = []
         functions: set[int] = set()
         module: Module | None = self
@@ -495,7 +495,7 @@ def value_of(given: ast.keyword | ast.expr) -> ast.expr:
 
 
 def is_none(expression: ast.expr) -> bool:
-    """Return whether this is a literal None."""
+    """Return whether the expression is a literal None."""
     return isinstance(expression, ast.Constant) and expression.value is None
 
 

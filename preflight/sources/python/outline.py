@@ -80,7 +80,7 @@ class Outline:
 
     def assignments(self, function: Function | None) -> dict[str, list[ast.expr]]:
         """Return the values assigned to each variable in a function (None: outside all of them), by its dotted name."""
-        return self._assigned.get(id(function), {})
+        return self._assigned_values.get(id(function), {})
 
     def calls_in(self, function: Function | None) -> Sequence[ast.Call]:
         """Return the calls in a function (None: outside all of them)."""
@@ -91,11 +91,11 @@ class Outline:
         return name in self._passed_on
 
     def is_else(self, node: ast.AST) -> bool:
-        """Return whether this is directly in an else branch."""
+        """Return whether the node is directly in an else branch."""
         return id(node) in self._else
 
     def is_guarded(self, node: ast.AST) -> bool:
-        """Return whether this is directly in the guarded part of a `try`."""
+        """Return whether the node is directly in the guarded part of a `try`."""
         return id(node) in self._guard_of
 
     def following(self, statement: ast.AST) -> Sequence[ast.stmt]:
@@ -140,7 +140,7 @@ class Outline:
         )
 
     @functools.cached_property
-    def _assigned(self) -> dict[int, dict[str, list[ast.expr]]]:
+    def _assigned_values(self) -> dict[int, dict[str, list[ast.expr]]]:
         found: dict[int, dict[str, list[ast.expr]]] = {}
         for kind in (ast.Assign, ast.AugAssign, ast.AnnAssign):
             for node in self._walked.by_kind.get(kind, ()):
@@ -164,12 +164,12 @@ class Outline:
 
     @functools.cached_property
     def _passed_on(self) -> frozenset[str]:
-        found: set[str] = set()
+        passed_names: set[str] = set()
         for node in self._walked.by_kind.get(ast.Call, ()):
             if isinstance(node, ast.Call):
                 given = [*node.args, *(keyword.value for keyword in node.keywords)]
-                found.update(item.id for item in given if isinstance(item, ast.Name))
-        return frozenset(found)
+                passed_names.update(item.id for item in given if isinstance(item, ast.Name))
+        return frozenset(passed_names)
 
     @functools.cached_property
     def _attributes(self) -> dict[str, list[ast.expr]]:

@@ -130,7 +130,7 @@ def _own_endpoint(module: Module, call: ast.Call, transpiler: Claim) -> Iterator
 
 
 def _is_number(module: Module, expression: ast.expr) -> bool:
-    """Return whether this certainly is a whole number, such as `int(os.getenv("TRAINERS"))`."""
+    """Return whether the expression certainly is a whole number, such as `int(os.getenv("TRAINERS"))`."""
     made = module.definition(expression)
     if isinstance(made, ast.Call) and module.called(made) in ("int", "len"):
         return True
@@ -300,7 +300,9 @@ def _texts(module: Module, call: ast.Call, transpiler: Claim) -> Iterator[Claim]
 
 
 def _reads_environment(module: Module, expression: ast.expr) -> bool:
-    """Return whether this is a value from the environment, which is a string unless a default has another type."""
+    """Return whether the expression is a value from the environment, which is a string unless a default has
+    another type.
+    """
     if isinstance(expression, ast.Subscript):
         return module.name(expression.value) == "os.environ"
     if not isinstance(expression, ast.Call) or module.called(expression) not in _READS:

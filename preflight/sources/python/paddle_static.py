@@ -197,7 +197,7 @@ def _rank_named(test: ast.expr) -> str:
 
 
 def _state_shuffle(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
-    """State calls that shuffle a QueueDataset, which streams its files and cannot shuffle them."""
+    """Yield claims about calls that shuffle a QueueDataset, which streams its files and cannot shuffle them."""
     if not isinstance(call.func, ast.Attribute):
         return
     made = module.definition(call.func.value)
@@ -229,7 +229,7 @@ def _files(module: Module, call: ast.Call, *, divided: bool) -> Iterator[Claim]:
 
 
 def _is_listing(module: Module, given: ast.expr) -> bool:
-    """Return whether this is a literal list, or one that the script builds from the files of a folder."""
+    """Return whether `given` is a literal list, or one that the script builds from the files of a folder."""
     made = module.definition(given)
     if isinstance(made, ast.Call):
         return last(module.called(made)) in ("listdir", "glob")
@@ -245,7 +245,7 @@ _MAX_VARIABLES = 2000
 
 
 def feed_claims(module: Module) -> Iterator[Claim]:
-    """State the inputs that a run of the trained program lacks, and the lists of data sets without one."""
+    """Yield claims about the inputs that a run of the trained program lacks, and the lists of data sets without one."""
     losses = [call for call in module.named("minimize") if call.args]
     inputs = _inputs(module)
     if len({module.text(call.args[0]) for call in losses}) != 1 or not inputs:

@@ -108,8 +108,8 @@ def _strategy(module: Module, settings: Sequence[Assigned]) -> Iterator[Claim]:
 def _update_mode(
     module: Module, switched: Sequence[Assigned], configured: Sequence[tuple[Assigned, Value]]
 ) -> Iterator[Claim]:
-    """State the update mode: `a_sync` and `k_steps` decide together when gradients are applied; setting `a_sync` sets
-    `k_steps` to 0.
+    """Yield claims about the update mode: `a_sync` and `k_steps` decide together when gradients are applied; setting
+    `a_sync` sets `k_steps` to 0.
     """
     for item in switched:
         before = [pair for pair in configured if _precedes(module, pair[0], item)]

@@ -135,7 +135,9 @@ def _backend(module: Module, expression: ast.expr) -> Value:
 
 
 def spawned_processes(module: Module, call: ast.Call) -> Iterator[Claim]:
-    """State the processes that `mp.spawn` starts, if every rank reaches the call and nothing requires a launcher."""
+    """Yield claims about the processes that `mp.spawn` starts, if every rank reaches the call and nothing requires a
+    launcher.
+    """
     count = argument(call, "nprocs", 2)
     guard_of = ranks_of(module).guard_of(call)
     if count is not None and guard_of.who is RankSet.ALL and _LAUNCHED.search(module.file.text) is None:
@@ -318,7 +320,7 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
     text = module.file.text
     if _GROUP.search(text) is None or "seed(" in text:
         return
-    for node, ports in (*_assigned(module), *_written_value(module)):
+    for node, ports in (*_master_port_assignments(module), *_written_value(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)
         if not drawn or _reaching_ranks(module, node) is not RankSet.ALL or _has_left(module, node):
             continue
@@ -338,7 +340,7 @@ def _reaching_ranks(module: Module, node: ast.AST) -> RankSet:
     return ranks_of(module).guard_of(node).who
 
 
-def _assigned(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
+def _master_port_assignments(module: Module) -> Iterator[tuple[ast.Assign | ast.Call, list[ast.expr]]]:
     """Yield the places that set MASTER_PORT, unless the group meets elsewhere: the port is then for something else."""
     if "MASTER_PORT" not in module.file.text or _MEETS_ELSEWHERE.search(module.file.text):
         return

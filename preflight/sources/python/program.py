@@ -70,7 +70,7 @@ class Program:
 
     @functools.cached_property
     def _own(self) -> list[Module] | None:
-        """Return the modules of the user's own; None if there are too many, one cannot be parsed, or code sets any
+        """Return the user's modules; None if there are too many, one cannot be parsed, or code sets any
         names.
         """
         texts, complete = imports.texts_of_modules(self.script)
@@ -87,7 +87,7 @@ class Program:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all modules of the user's own could be read."""
+        """Return whether all user modules could be read."""
         return self._own is not None
 
     def called(self, module: Module, call: ast.Call) -> list[tuple[Module, Function]]:
@@ -130,7 +130,7 @@ class Program:
 
     def functions(self, module: Module, name: ast.expr) -> list[tuple[Module, Function]]:
         """Return the functions of the program that a name in a module means."""
-        if end_of(name) in self._assigned:
+        if end_of(name) in self._assigned_attributes:
             return []
         if isinstance(name, ast.Name) and (own := module.outline.functions(name.id)):
             scope = module.scope_of(name)
@@ -168,16 +168,16 @@ class Program:
                 is_only = not _imports_all(module) or not module.condition(bound[0])
                 return Place(module, bound[0]) if is_only else None
             if bound is not None and len(bound) == 1:
-                given = self._given(module, expression)
+                given = self._passed_argument(module, expression)
                 if given is not None:
                     return given
-        if dotted(expression) and end_of(expression) not in self._assigned:
+        if dotted(expression) and end_of(expression) not in self._assigned_attributes:
             members = self._members(module, expression)
             found = [Place(other, value) for other, name in members if (value := other.binding(name)) is not None]
             return found[0] if len(found) == 1 else None
         return None
 
-    def _given(self, module: Module, name: ast.Name) -> Place | None:
+    def _passed_argument(self, module: Module, name: ast.Name) -> Place | None:
         """Return the argument for a name in the only call of the function around it, if the name is a parameter."""
         function = module.outline.function_of(name)
         calls = self.calls(function) if function is not None else []
@@ -221,7 +221,7 @@ class Program:
                 yield from self._named(other, other.imports[member], depth + 1)
 
     @functools.cached_property
-    def _assigned(self) -> frozenset[str]:
+    def _assigned_attributes(self) -> frozenset[str]:
         """Return the attributes that the program assigns anywhere, but to `self`."""
         return frozenset(
             node.attr

@@ -135,7 +135,7 @@ class PythonSource:
         return head.startswith("#!") and "python" in head and "." not in file.path.rpartition("/")[2]
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the script's claims; a script that cannot be parsed gives one note at the location of the error.
+        """Return the script's claims; a script that cannot be parsed gives one note at the location of the error.
 
         Without a role (a file of a folder that nothing starts) a file without any relevant word is not parsed. In the
         roles `module` and `submodule` (imported by the script) only claims about process groups, epochs and long work
@@ -321,7 +321,7 @@ def _select_for_role(reading: Reading, role: str, text: str) -> Reading:
 
 
 def _rescope(reading: Reading, scope: Scope) -> Reading:
-    """Return the same reading, stated in `scope`."""
+    """Return a copy of the reading whose claims are in `scope`."""
     if scope == WHOLE_JOB:
         return reading
     # A training program that starts something itself is not the launcher of the job.

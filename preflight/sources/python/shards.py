@@ -478,7 +478,7 @@ def _adds_share(expression: ast.expr, shares: set[str], starts: set[str]) -> boo
 
 
 def _is_unsynchronized(module: Module, function: Function) -> bool:
-    """Return whether this divides something other than the samples of a training run."""
+    """Return whether the function divides something other than the samples of a training run."""
     around = _enclosing_scope(module, function)
     names = (function.name, around.name if isinstance(around, ast.ClassDef) else "")
     if any(UNSYNCHRONIZED_WORK.search(name) for name in (*names, module.file.path.rpartition("/")[2])):

@@ -181,7 +181,7 @@ def _members(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _is_enabled(module: Module, node: ast.expr) -> bool:
-    """Return whether a part of a distribution is in force; those of smdistributed have parts of their own."""
+    """Return whether a part of a distribution is effective; those of smdistributed have parts of their own."""
     parts = dict(_members(module.definition(node)))
     if "enabled" in parts:
         return module.fold(parts["enabled"]) != Known(False)

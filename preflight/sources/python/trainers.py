@@ -54,7 +54,7 @@ _OF_SEQ2SEQ = frozenset(
 )
 _OF_PADDLE = re.compile(r"paddlenlp\.trainer\.(?:training_args\.)?TrainingArguments")
 _TRL_CONFIGS = ("SFTConfig", "DPOConfig", "GRPOConfig", "RLOOConfig", "KTOConfig", "RewardConfig")
-#: The source of defaults in a class of the user's own, which count wherever the class is imported from.
+#: The source of defaults in a user-defined class, which count wherever the class is imported from.
 DEFAULTS = "dataclass"
 #: Stands for the class that is called.
 CLASS = "config_class"
@@ -97,7 +97,7 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def is_trl_config(name: str) -> bool:
-    """Return whether this is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend
+    """Return whether `name` is one of TRL's configurations of a trainer (`trl.GRPOConfig`), which extend
     TrainingArguments.
     """
     root, short = name.partition(".")[0], last(name)
@@ -141,7 +141,7 @@ def _settings(module: Module) -> Iterator[Claim]:
 
 
 def _own_defaults(module: Module) -> Iterator[Claim]:
-    """Yield the defaults that a class of the user's own gives to arguments of the trainer that it extends."""
+    """Yield the defaults that a user-defined class gives to arguments of the trainer that it extends."""
     for node in module.nodes(ast.ClassDef):
         if not any(module.name(base) in _TRAINING_ARGUMENTS for base in node.bases):
             continue

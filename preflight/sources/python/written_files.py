@@ -119,7 +119,9 @@ def _uses_ranks(module: Module) -> bool:
 
 
 def folders_of_module(module: Module) -> Iterator[Claim]:
-    """Yield the same for a module, whose functions every rank enters, unless a caller must ask for it."""
+    """Yield the claims about folders of a module, whose functions every rank enters, unless a caller must ask
+    for it.
+    """
     optional = {module.span(call) for call in module.named("mkdir", "makedirs") if _is_optional(module, call)}
     made = _folders(module, ranks_of(module).inside, IN_FUNCTIONS)
     return (claim for claim in made if claim.span not in optional)
@@ -191,7 +193,7 @@ def _is_of_one_node(module: Module) -> bool:
 
 
 def _is_side_work(module: Module, call: ast.Call) -> bool:
-    """Return whether this is in a branch or function for work of a single process, such as an export or a
+    """Return whether the call is in a branch or function for work of a single process, such as an export or a
     prediction.
     """
     for outer in module.outline.above(call):

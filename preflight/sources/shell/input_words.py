@@ -583,7 +583,7 @@ def _keep(machine: Machine, state: State, path: Text, content: Text, place: Plac
     whole = machine.written_texts[key] = (*earlier, *content)
     plain = known(whole)
     before = next((item for item in reversed(machine.written_files) if item.path == target), None)
-    # What is appended to a file of the user's own leaves its text there.
+    # What is appended to a user's file leaves its text there.
     if target is None or (plain is None and appends and before is None):
         return
     span = before.span if appends and before is not None else place.span

@@ -59,14 +59,14 @@ class ShellSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether this is a shell script, by its name, its first line or its batch header."""
+        """Return whether the file is a shell script, by its name, its first line or its batch header."""
         head = file.text[:_HEAD]
         if file.path.lower().endswith(_SUFFIXES):
             return True
         return bool(_SHEBANG.match(head)) or bool(re.search(r"^#(?:SBATCH|PBS|BSUB|COBALT)\s+-", head, re.MULTILINE))
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
-        """State the claims of the script's header and launches."""
+        """Return the claims of the script's header and launches."""
         from preflight.sources.launchers import batch_jobs, slurm
         from preflight.sources.launchers.batch_jobs import batch_header, state_steps
         from preflight.sources.launchers.claim_builder import ClaimBuilder

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from preflight.model.job import Known, Unresolved, Value
-from preflight.sources.base import UnknownKind, UnknownOrigin, Variable, set_by_caller
+from preflight.sources.base import UnknownKind, UnknownOrigin, Variable, caller_origin
 from preflight.sources.shell.shell_document import Document, FileText, Hole, Place, Text
 from preflight.sources.shell.words import (
     Field,
@@ -74,7 +74,7 @@ class Slot:
 
     @property
     def is_set(self) -> bool:
-        """Return whether it has a value."""
+        """Return whether the variable has a value."""
         return self.kind is not Kind.UNSET
 
     def scalar(self) -> Text:
@@ -246,7 +246,7 @@ class State:
 
     def external(self, name: str, place: Place, spelling: str) -> Slot:
         """Return a variable that the script never set, as a value that the caller sets."""
-        text = hole(f"${name}, which the caller sets", place, spelling, many=True, origin=set_by_caller(name))
+        text = hole(f"${name}, which the caller sets", place, spelling, many=True, origin=caller_origin(name))
         return Slot(Kind.TEXT, place, text)
 
 

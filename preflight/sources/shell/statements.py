@@ -257,7 +257,6 @@ def _run_list(machine: Machine, state: State, document: Document, node: Node) ->
 def _run_if(machine: Machine, state: State, document: Document, node: Node) -> Result:
     branches, otherwise = _if_clauses(node)
     ends: list[tuple[State, Flow]] = []
-    before: list[str] = []
     depth = len(machine.conditions)
     first_condition = ""
     try:
@@ -277,7 +276,6 @@ def _run_if(machine: Machine, state: State, document: Document, node: Node) -> R
             if truth:
                 break
             machine.conditions[-1] = _shorten(f"not if {text_shown}")
-            before.append(text_shown)
         else:
             last = state.copy()
             flow, _ = run_block(machine, last, document, otherwise)

@@ -381,7 +381,7 @@ def skip_characters(text: Text, skipped: int) -> Text:
 
 
 def common_ends(rows: Sequence[Sequence[object]]) -> tuple[int, int]:
-    """Return the number of items that all rows begin with, and of the remaining items that they all end with."""
+    """Return the lengths of the common prefix and of the common suffix of all rows; the two do not overlap."""
     first, shortest = rows[0], min(len(row) for row in rows)
     head = 0
     while head < shortest and all(row[head] == first[head] for row in rows):

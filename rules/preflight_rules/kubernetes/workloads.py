@@ -51,7 +51,7 @@ class Role:
     count: Claim
 
     def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """Return the claims about this role's pods that are in force."""
+        """Return the claims about this role's pods that are effective."""
         return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
 
     def every(self, quantity: str) -> tuple[Claim, ...]:
@@ -83,12 +83,12 @@ class Workload(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """`PyTorchJob`; empty where the kind is unknown, as in a file from which a secret was removed."""
+        """The kind, such as `PyTorchJob`; empty if unknown, for example after a secret was redacted from the file."""
         return self._kind.rpartition("/")[2]
 
     @property
     def group(self) -> str:
-        """`kubeflow.org`; empty where it is unknown."""
+        """The API group, such as `kubeflow.org`; empty if unknown."""
         return self._kind.rpartition("/")[0]
 
     @property
@@ -365,7 +365,7 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 workload.id,
-                f"{quoted_plainly(claim)} reaches the program as it is written: without a shell Kubernetes replaces"
+                f"{quoted_plainly(claim)} is passed to the program unexpanded: without a shell, Kubernetes expands"
                 f" only `$({name})`.",
                 at=claim,
                 remedy=f"Write `$({name})`, or start the program through `bash -c`.",

@@ -46,7 +46,7 @@ class Setup(NamedTuple):
     path: str = ""
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Return Accelerate's own claims in force about a quantity."""
+        """Return Accelerate's own effective claims about a quantity."""
         scope = self.launch.scope if self.launch is not None else WHOLE_JOB
         return strongest(
             claim
@@ -447,7 +447,7 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
     looks like a misspelling of a known one is reported.
 
     Why it matters: Accelerate rejects a file with an unknown key as a whole, and stops. In a section an unknown key is
-    silently ignored, and the default stays in force.
+    silently ignored, and the default stays effective.
 
     Example: `num_process: 8`, or `fsdp_config: {fsdp_shading_strategy: FULL_SHARD}`.
 
@@ -809,7 +809,9 @@ def _claimed_values(claims: Sequence[Claim]) -> set[object]:
 
 
 def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
-    """Return whether this is machine 0 with a loopback address, which is fine: its store listens on all addresses."""
+    """Return whether `setup` is machine 0 with a loopback address, which is fine: its store listens on all
+    addresses.
+    """
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 

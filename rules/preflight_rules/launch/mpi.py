@@ -29,7 +29,7 @@ def _is_mpirun(launch: Launch) -> bool:
 
 
 def _chooses_hosts_itself(stated: Stated[Launch]) -> bool:
-    """Return whether this is, or may be, Open MPI without a scheduler that gives it the hosts."""
+    """Return whether the launcher is, or may be, Open MPI without a scheduler that gives it the hosts."""
     is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
     return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
 

@@ -255,7 +255,7 @@ def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Ver
         allowed = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         return failed(
             launch.id,
-            f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, and stops.",
+            f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, so it stops.",
             at=claim,
             remedy=f"Write a number {allowed}.",
         )
@@ -652,10 +652,10 @@ def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
                 if launch.launcher != "deepspeed" or not slots:
                     continue
                 undecided_verdict = undecided(launch.id, (claim, *slots.values()), launch)
-                yield undecided_verdict or _judged(launch, claim, slots)
+                yield undecided_verdict or _entries_verdict(launch, claim, slots)
 
 
-def _judged(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
+def _entries_verdict(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> Verdict:
     if len(claim.alternatives) != 1 or not isinstance(claim.alternatives[0], tuple):
         return unknown(launch.id, f"{quoted(claim)} has several values", at=claim)
     for entry in claim.alternatives[0]:

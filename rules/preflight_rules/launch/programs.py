@@ -172,7 +172,7 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
 
 @rule("LCH020", "program-option-unknown", severity=Severity.ERROR, otherwise="no program's parser is known completely")
 def program_option_unknown(job: Job) -> Iterator[Verdict]:
-    """A program is given an option that its own parser does not declare, and stops.
+    """A program is given an option that its own parser does not declare, so it stops.
 
     What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
     where the program is followed to its only parser, which declares all options by name and takes no others.

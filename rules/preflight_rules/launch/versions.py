@@ -485,7 +485,7 @@ def image_tag_open(job: Job) -> Iterator[Verdict]:
             if not certainly_several(value):
                 yield unknown(launch.id, "the number of nodes is not given", at=image)
                 continue
-            if all(_is_open(name) for name in names):
+            if all(_is_unpinned(name) for name in names):
                 yield failed(
                     launch.id,
                     f"{quoted(image)} has no fixed tag, and {placed(claims[0])} makes several nodes pull it.",
@@ -501,7 +501,7 @@ def _is_local(name: str) -> bool:
     return name.startswith(("/", "./", "../", "~")) or name.endswith((".sif", ".sqsh", ".img", ".simg", ".tar"))
 
 
-def _is_open(name: str) -> bool:
+def _is_unpinned(name: str) -> bool:
     last = name.rpartition("/")[2]
     return "@" not in last and last.partition(":")[2] in ("", "latest")
 

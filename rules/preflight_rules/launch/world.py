@@ -74,7 +74,7 @@ def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the number once and use it in the other place: `--nnodes=$SLURM_NNODES`.
 
-    Known limits: Only values in force in one launch are compared: `srun -N2` inside a four-node allocation, two
+    Known limits: Only values effective in one launch are compared: `srun -N2` inside a four-node allocation, two
     launches of one script, or a default under a flag contradict nothing. A launch that requests *fewer* nodes than
     granted, without being started on all of them, only leaves nodes idle and is a warning.
     """

@@ -369,7 +369,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep one of the two. To bound the growing allocator set FLAGS_gpu_memory_limit_mb.
 
-    Known limits: A growing allocator that is in force because it is the default (Paddle 2.0 on) is not reported.
+    Known limits: A growing allocator that is set only by default (Paddle 2.0 on) is not reported.
     """
     by_flag = {(subject, name): (launch, claim) for subject, launch, name, claim in _flags(job)}
     for (subject, name), (launch, share) in by_flag.items():
@@ -386,7 +386,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
                 f"{quoted(share)} has no effect with {placed(initial[1])}, which overrides it.",
                 at=share,
                 also=((initial[1], "overrides it"),),
-                remedy="Keep one of the two.",
+                remedy="Keep FLAGS_fraction_of_gpu_memory_to_use or FLAGS_initial_gpu_memory_in_mb, not both.",
             )
         elif strategy is not None and texts(strategy[1].value) == (_AUTO_GROWTH,) and _number(share) not in (None, 0.0):
             yield failed(
@@ -439,7 +439,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=f"Write {int(deadline * 1000)} if {deadline:g} seconds are intended."
                 if deadline
-                else "Leave it out.",
+                else "Unset FLAGS_rpc_deadline.",
             )
         else:
             yield passed(subject)

@@ -403,7 +403,7 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
         f"{quoted(given[0])} and {quoted(given[1])} exclude each other.",
         at=given[1],
         also=((given[0], "the other one"),),
-        remedy="Give one of the two.",
+        remedy="Give --job_dispatch_package or --job_workspace, not both.",
     )
 
 

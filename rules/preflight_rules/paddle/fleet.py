@@ -580,7 +580,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
                     subject,
                     f"{quoted(other)} has no effect, as {placed(claims[0])} sets the update mode.",
                     at=other,
-                    also=((claims[0], "the mode in force"),),
+                    also=((claims[0], "the effective mode"),),
                     remedy="Write the same mode in both places.",
                 )
             yield verdict or passed(subject)

@@ -222,19 +222,19 @@ def _distributed_option(launch: Launch) -> str:
     otherwise="no launch of Paddle's launcher installs Paddle",
 )
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
-    """Paddle's launcher starts a job for GPUs, and the files install the wheel for CPUs.
+    """Paddle's launcher starts a GPU job, but the files install the CPU wheel.
 
     What it checks: If the files of a paddle.distributed.launch job without servers install Paddle, they install
     paddlepaddle-gpu, and the job does not run in Paddle's CPU image (`paddlepaddle/paddle:2.6.2`).
 
-    Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, treats the job as one of parameter servers, and
-    stops: `The setting of Parameter-Server must has server_num or servers`. Newer ones train on the CPU.
+    Why it matters: The launcher of 2.0 to 2.2 finds no GPU support, treats it as a parameter-server job and stops:
+    `The setting of Parameter-Server must has server_num or servers`. Newer launchers train on the CPU.
 
     Example: `python -m paddle.distributed.launch --gpus 0,1 train.py` and `paddlepaddle==2.1.0` in requirements.txt.
 
     Fix: Install paddlepaddle-gpu of the same release.
 
-    Known limits: With other releases than 2.0 to 2.2 it is a warning, and only where the launch names GPUs, unless the
+    Known limits: For releases outside 2.0 to 2.2 this is a warning, and only where the launch names GPUs, unless the
     program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on the wheels of both kinds may come
     from their own index and are not judged.
     """

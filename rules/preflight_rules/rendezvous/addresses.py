@@ -69,10 +69,10 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
 
-    What it checks: For a launch over more than one node, that the rendezvous endpoint or master address in force is not
-    loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun uses
-    when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names is
-    checked in the same way, with a warning.
+    What it checks: For a launch over more than one node, that the effective rendezvous endpoint or master address is
+    not loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun
+    uses when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names
+    is checked in the same way, with a warning.
 
     Why it matters: Every node but one then dials itself. Nothing listens there, so the node waits for the rendezvous
     timeout, or opens its own store and waits for ranks that will never come.

@@ -434,7 +434,7 @@ class RankedProcess(NamedTuple):
 
 
 def _run_at_once(launches: Sequence[Launch]) -> bool:
-    """Return whether these starts overlap: in the background, or from separate scripts."""
+    """Return whether the launches overlap: in the background, or from separate scripts."""
     launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
         len({starting_file(launch) for launch in launches}) == len(launches)

@@ -316,7 +316,7 @@ _MAX_LENGTH = 15
 
 
 class Filter(NamedTuple):
-    """An interface variable in force for one launch. `several`: whether it spans several nodes; None if unknown."""
+    """An interface variable that is set for one launch. `several`: whether it spans several nodes; None if unknown."""
 
     subject: str
     name: str
@@ -637,7 +637,7 @@ def _pairs(job: Job, kind: str) -> Iterator[Verdict]:
                     key = (row.name, claim.spelling, other.quantity, other.spelling)
                     if key not in seen:
                         seen.add(key)
-                        yield _judged(subject, row, claim, other, launch)
+                        yield _conflict_verdict(subject, row, claim, other, launch)
 
 
 def _other_settings(job: Job, row: Contradiction, scope: Scope) -> Iterator[Claim]:
@@ -650,7 +650,7 @@ def _other_settings(job: Job, row: Contradiction, scope: Scope) -> Iterator[Clai
                 yield claim
 
 
-def _judged(subject: str, row: Contradiction, claim: Claim, other: Claim, launch: Launch | None) -> Verdict:
+def _conflict_verdict(subject: str, row: Contradiction, claim: Claim, other: Claim, launch: Launch | None) -> Verdict:
     if undecided_verdict := undecided(subject, (claim, other), launch):
         return undecided_verdict
     ours, theirs = texts(claim.value), texts(other.value)

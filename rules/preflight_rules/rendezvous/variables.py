@@ -30,7 +30,7 @@ _LONG = 15
 
 
 def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
-    """Yield every variable in force, once for each location: subject, launch, name and claim."""
+    """Yield every variable that is set, once for each location: subject, launch, name and claim."""
     seen: set[tuple[str, int, int, str]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.environment(scope):

@@ -426,11 +426,11 @@ def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")
     for call in calls:
-        found = list(_judged(job.name, call, version))
+        found = list(_scaling_verdicts(job.name, call, version))
         yield from found or [passed(job.name)]
 
 
-def _judged(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
+def _scaling_verdicts(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
     keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in call.because}
     data = table("ray_scaling")
     for key, claim in keys.items():

@@ -229,7 +229,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
             f"{quoted(first)} and {placed(second)} exclude each other: sbatch rejects the script.",
             at=second,
             also=((first, "the other"),),
-            remedy="Keep one of the two.",
+            remedy=f"Keep --{_option_name(first)} or --{_option_name(second)}, not both.",
         )
 
 
@@ -400,7 +400,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
     fine = True
     given = {option.name for claim in claims if (option := _option(_split_option(claim)[0])[0]) is not None}
     for claim in claims:
-        verdict = _judged(job.name, claim, given)
+        verdict = _option_verdict(job.name, claim, given)
         if verdict is not None:
             fine = False
             yield verdict
@@ -411,7 +411,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
         yield passed(job.name)
 
 
-def _judged(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
+def _option_verdict(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
     if isinstance(claim.value, Unresolved):
         return unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
     name, value = _split_option(claim)

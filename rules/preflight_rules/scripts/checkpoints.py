@@ -98,7 +98,8 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     for subject, made in stated(job, "folder_made"):
         yield not_on_several_ranks(job, subject, made, f"the ranks that run {quoted(made)} are unknown") or failed(
             subject,
-            f"{quoted(made)} is not under a condition on the rank: if two ranks reach it at once, one ends with FileExistsError.",
+            f"{quoted(made)} is not under a condition on the rank: if two ranks reach it at once, one ends with"
+            " FileExistsError.",
             at=made,
             remedy="Add exist_ok=True, and let only rank 0 create it.",
         )
@@ -437,7 +438,7 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
                 f" one.",
                 at=steps[0],
                 also=((samples[0], "the other"),),
-                remedy="Keep one of the two.",
+                remedy="Keep --train-iters or --train-samples, not both.",
                 severity=Severity.WARNING if setup.has("--deepspeed") else None,
             )
         yield verdict or passed(setup.subject)

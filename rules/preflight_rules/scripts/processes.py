@@ -231,7 +231,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
 
 def _mask_in_force(job: Job, chosen: Claim) -> Claim | None:
-    """Return the CUDA_VISIBLE_DEVICES in force when a GPU is chosen: the script's own, else its launch's."""
+    """Return the effective CUDA_VISIBLE_DEVICES when a GPU is chosen: the script's own, else its launch's."""
     own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
     if own is not None:
         return own

@@ -704,7 +704,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
             subject,
             f"{quoted(around)} goes past the wrapper in every step, so that no gradient is exchanged.",
             at=around,
-            remedy="Call the wrapped model itself, and leave no_sync() for the last backward before the step.",
+            remedy="Call the wrapped model itself, and run the last backward pass before the step outside no_sync().",
         )
 
 

@@ -307,7 +307,7 @@ def given(job: Job, name: str) -> Iterator[Given]:
                 continue
             keys = by_place.setdefault(_section_path(name, claim, launch), {})
             full = full_name(name, key)
-            # What the line says is in force, whatever a file says.
+            # What the line says is effective, whatever a file says.
             if (
                 name == "verl"
                 or full not in keys
@@ -422,12 +422,12 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
     """Return the variables with a single value, by name, except those that only a controller sets."""
-    found: dict[str, list[Claim]] = {}
+    claims_by_name: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
         if name in claim.span.snippet:
-            found.setdefault(name, []).append(claim)
-    return ((name, claims[0]) for name, claims in found.items() if len(claims) == 1)
+            claims_by_name.setdefault(name, []).append(claim)
+    return ((name, claims[0]) for name, claims in claims_by_name.items() if len(claims) == 1)
 
 
 def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
@@ -443,11 +443,11 @@ def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope:
     if framework not in ("transformers", "llamafactory") or claim is None or own_engine:
         return {}
     names = [name.rpartition("/")[2] for name in texts(claim.value)]
-    found: dict[str, Claim] = {}
+    claims_by_key: dict[str, Claim] = {}
     for key, other in job.settings("deepspeed", scope):
         if other.span.path.rpartition("/")[2] in names:
-            found[key] = other
-    return {"ds": Given(job, "deepspeed", names[0], found)} if found else {}
+            claims_by_key[key] = other
+    return {"ds": Given(job, "deepspeed", names[0], claims_by_key)} if claims_by_key else {}
 
 
 def _batch_header(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:

@@ -71,7 +71,7 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
                 if setting is None or not setting.kind or at in seen:
                     continue
                 seen.add(at)
-                yield _judged(place, setting, claim, version)
+                yield _setting_verdict(place, setting, claim, version)
 
 
 #: How the parser of TrainingArguments reads a word of the command line, by the type of the field.
@@ -129,7 +129,7 @@ def _missing_value_verdict(place: Given, claim: Claim) -> Verdict:
     )
 
 
-def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdict:
+def _setting_verdict(place: Given, setting: Setting, claim: Claim, version: str) -> Verdict:
     unresolved = why_unresolved((claim,), place.launch)
     if unresolved is not None:
         return unknown(place.subject, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
@@ -148,7 +148,7 @@ def _judged(place: Given, setting: Setting, claim: Claim, version: str) -> Verdi
     assert known is not None
     return failed(
         place.subject,
-        f"{quoted(claim)} is rejected: {known.title} expects {expected[0]} for {setting.key}, and fails at startup"
+        f"{quoted(claim)} is rejected: {known.title} expects {expected[0]} for {setting.key}, so it fails at startup"
         + (f" (since {setting.since})." if setting.since else "."),
         at=claim,
         remedy=f"Write {expected[0]}, or remove the key.",

@@ -264,7 +264,7 @@ def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     otherwise="no settings of a framework that stops at an unknown one",
 )
 def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
-    """A framework is given a setting that it does not have, and stops.
+    """A framework is given a setting that it does not have, so it stops.
 
     What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
     program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a command line sets for verl's `main_ppo`,

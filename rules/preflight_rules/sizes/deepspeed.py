@@ -403,7 +403,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
-    """Return whether it is an option of a script with its own parser, without Hugging Face's trainer."""
+    """Return whether the claim is an option of a script with its own parser, without Hugging Face's trainer."""
     is_option = claim.spelling.startswith("-")
     return is_option and bool(job.about("declared_options", scope)) and not uses_hugging_face(job, launch, scope)
 

@@ -148,7 +148,7 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
             f"{quoted(strategy)} is ignored with {placed(version)}: parameters are fully sharded.",
             at=strategy,
             also=((version, "version 2"),),
-            remedy="Use fsdp_reshard_after_forward (false: SHARD_GRAD_OP) or parallelism_config (HYBRID_SHARD).",
+            remedy="For SHARD_GRAD_OP set fsdp_reshard_after_forward: false; for HYBRID_SHARD use parallelism_config.",
         )
 
 

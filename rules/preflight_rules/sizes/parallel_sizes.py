@@ -60,7 +60,7 @@ class Setup(NamedTuple):
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Return this source's claims about a quantity. The command line also counts for its configuration."""
+        """Return the source's claims about a quantity. The command line also counts for its configuration."""
         own = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
@@ -123,7 +123,7 @@ class Demand(NamedTuple):
     of_models: bool = False
 
     def violated(self, whole: int, part: int) -> bool:
-        """Return whether these two sizes do not fit."""
+        """Return whether the two sizes do not fit."""
         return whole < part if self.at_least else whole % part != 0
 
 
@@ -513,10 +513,10 @@ def program_sizes_refused(job: Job) -> Iterator[Verdict]:
         for row in _programs():
             if re.fullmatch(row.match, launch.program) is None or not all(name in given for name in row.needs):
                 continue
-            yield _judged(job, launch, row, given)
+            yield _program_verdict(job, launch, row, given)
 
 
-def _judged(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:
+def _program_verdict(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:
     def value_of(name: str) -> int:
         if name == _RANKS:
             found = numbers(ranks_started(job, launch.scope)[0])
@@ -675,7 +675,7 @@ def _related_claims(others: list[Claim]) -> str:
 
 
 def _framework_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """Return the claims in force that the framework itself reads, without a scheduler's claims."""
+    """Return the effective claims that the framework itself reads, without a scheduler's claims."""
     return tuple(claim for claim in job.setting(quantity, scope) if not claim.scope.role)
 
 

@@ -257,7 +257,9 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         elif len(ranks) != 1 or any(len(found) > 1 for found in factors.values()):
             yield unknown(launch.id, "cannot determine how many ranks share the batch", at=total[0])
         else:
-            yield _judged(job, launch, total[0], (*micro, *steps, *because), factors, ranks[0], guessed=bool(own))
+            yield _batch_verdict(
+                job, launch, total[0], (*micro, *steps, *because), factors, ranks[0], guessed=bool(own)
+            )
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
@@ -282,7 +284,7 @@ def _data_parallel_ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[
     return numbers(ranks), because
 
 
-def _judged(
+def _batch_verdict(
     job: Job,
     launch: Launch,
     total: Claim,
@@ -369,11 +371,11 @@ _LONG = 12
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
 
-    What it checks: Keys of files for Hugging Face's trainer (LLaMA-Factory, TRL and the like) that are not its
-    arguments but almost the same as one.
+    What it checks: Keys in Hugging Face training-argument files (LLaMA-Factory, TRL and the like) that are not trainer
+    arguments but closely resemble one.
 
     Why it matters: The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the
-    default stays in force.
+    default stays effective.
 
     Example: `gradient_acumulation_steps: 8`.
 

@@ -41,7 +41,7 @@ from preflight_checks.probes.leftovers import (
     parse_aws,
     parse_azure,
     parse_reservations,
-    parse_scheduled,
+    parse_scheduled_shutdown,
     parse_slurm_nodes,
     python_target,
     signs,
@@ -599,9 +599,9 @@ AZURE = '{"DocumentIncarnation": 1, "Events": [{"EventType": "Preempt", "NotBefo
 
 
 def test_shutdowns_planned_by_systemd() -> None:
-    assert parse_scheduled("USEC=1795300000000000\nWARN_WALL=1\nMODE=reboot\n") == ("reboot", 1795300000.0)
-    assert parse_scheduled("USEC=1795300000000000\nMODE=dry-reboot\n") == ("", None)
-    assert parse_scheduled("") == parse_scheduled("MODE=reboot\n") == ("", None)
+    assert parse_scheduled_shutdown("USEC=1795300000000000\nWARN_WALL=1\nMODE=reboot\n") == ("reboot", 1795300000.0)
+    assert parse_scheduled_shutdown("USEC=1795300000000000\nMODE=dry-reboot\n") == ("", None)
+    assert parse_scheduled_shutdown("") == parse_scheduled_shutdown("MODE=reboot\n") == ("", None)
 
 
 def test_signs_below_run_and_etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

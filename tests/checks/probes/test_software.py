@@ -17,7 +17,7 @@ from preflight_checks.probes import built, devices, gpus, libraries, stack
 from preflight_checks.probes import libraries as elf
 from preflight_checks.probes import packages as probe
 from preflight_checks.probes.gpus import pci_address
-from preflight_checks.probes.packages import Source, commit_of, installed, parse_folder
+from preflight_checks.probes.packages import Source, commit_of, installed, parse_metadata_dir_name
 from tests.cluster.devices import Gpu, Gpus, compile_library
 from tests.cluster.faults.devices import Torch
 from tests.waiting import LIMIT_S, scaled
@@ -486,7 +486,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
     ],
 )
 def test_names_and_versions_come_from_folder_names(entry: str, named: tuple[str, str] | None) -> None:
-    assert parse_folder(entry) == named
+    assert parse_metadata_dir_name(entry) == named
 
 
 def test_packages_are_found_without_imports() -> None:

@@ -703,7 +703,7 @@ def test_unequal_data_is_distinguished_from_slow_machines() -> None:
     data = fact(path_state, "node0", state, params={"path": path})
     given = job(**JOB, data_path=path, world_size=4)
     alike = one(judge(straggler, given, fleet(), facts(data, *run_facts(usual_window).records)), Status.PASS)
-    assert "rank 0 gets 9 MiB and rank 1 1 MiB" in alike.subject and "(DAT014)" in alike.subject
+    assert "rank 1 ends its epoch much earlier" in alike.subject and "(DAT014)" in alike.subject
 
 
 def test_sizes_set_for_single_nodes_are_reported() -> None:

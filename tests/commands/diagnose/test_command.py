@@ -19,7 +19,7 @@ from preflight.cli import main
 from preflight.commands.diagnose.diagnosis import Answer, Certainty, Diagnosis, LogProcess, Pointer
 from preflight.commands.diagnose.diagnosis_text import format_members
 from preflight.commands.diagnose.pipeline import diagnose
-from preflight.commands.diagnose.scan import Table, known
+from preflight.commands.diagnose.scan import Table, load_symptoms
 from tests.commands.diagnose.cases import FOLDER, Case, cases
 from tests.commands.diagnose.stalling import PROGRAMS
 
@@ -106,7 +106,7 @@ CASES = cases()
 @pytest.fixture(scope="module")
 def table() -> Table:
     """The symptom tables of the checks."""
-    return known()
+    return load_symptoms()
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +217,7 @@ def test_a_rank_in_the_name_of_a_file_is_enough(tmp_path: Path) -> None:
 
 
 def test_every_row_of_evidence_has_a_source_and_a_bounded_pattern() -> None:
-    rows = known().evidence
+    rows = load_symptoms().evidence
     assert len({row.name for row in rows}) == len(rows) >= 5
     assert all(row.source.startswith("https://") for row in rows)
     assert not [row.name for row in rows if {"*", "+"} & set(row.pattern.pattern.replace("\\*", ""))]

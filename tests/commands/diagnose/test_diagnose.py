@@ -32,14 +32,14 @@ from preflight.commands.diagnose.log_lines import (
     seconds_between,
 )
 from preflight.commands.diagnose.pipeline import diagnose
-from preflight.commands.diagnose.scan import Table, known, needles_of, parse
+from preflight.commands.diagnose.scan import Table, load_symptoms, needles_of, parse
 from preflight.commands.rule_docs import explanation
 from preflight.plugins import registry
 from preflight.plugins.installed import all_items
 from tests.builders import DOCS
 from tests.commands.diagnose.cases import Case, cases
 
-TABLE = known()
+TABLE = load_symptoms()
 #: A complete row.
 ROW = """schema = 1
 [[symptom]]
@@ -111,12 +111,12 @@ def test_the_needles_of_every_row_are_found_in_a_chunk() -> None:
 def test_a_user_table_comes_first_and_must_not_reuse_an_id(tmp_path: Path) -> None:
     own = tmp_path / "site.toml"
     own.write_text(ROW)
-    assert known([own]).rows[0].symptom.id == "flux-capacitor-empty"
+    assert load_symptoms([own]).rows[0].symptom.id == "flux-capacitor-empty"
     own.write_text(ROW.replace("flux-capacitor-empty", "disk-full"))
     with pytest.raises(UsageError, match="two tables define the symptom 'disk-full'"):
-        known([own])
+        load_symptoms([own])
     with pytest.raises(UsageError, match="cannot be read"):
-        known([tmp_path / "absent.toml"])
+        load_symptoms([tmp_path / "absent.toml"])
 
 
 @pytest.mark.parametrize(
@@ -457,7 +457,7 @@ GOAL = 0.95
 @pytest.fixture(scope="module")
 def table() -> Table:
     """The symptom tables of the checks."""
-    return known()
+    return load_symptoms()
 
 
 def rows(name: str, key: str) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ def examined(executor: Executor, *, deadline_s: float = 10.0, **environment: str
 
 
 def test_every_executor_except_replay_reports_whether_it_can_be_used() -> None:
-    assert [item.name for item in local_items.executors() if type(item).usable is Executor.usable] == []
+    assert [item.name for item in local_items.executors() if type(item).check_usable is Executor.check_usable] == []
     assert {item.name for item in registry.load(registry.EXECUTORS).items} - {"replay"} == {
         item.name for item in local_items.executors()
     }

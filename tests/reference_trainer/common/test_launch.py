@@ -319,16 +319,16 @@ def test_one_rank_per_node_counts_card_traffic() -> None:
     exchange()
     for watcher in (first, second):
         watcher.end()
-    found = first.found(77)
+    found = first.result(77)
     assert found.counted and found.crossing_bytes == 77 and found.nccl == NcclConnections()
     assert all(count >= SENT for count in found.carried.interfaces["lo"])
-    assert second.found(77) == Transport(crossing_bytes=77)
+    assert second.result(77) == Transport(crossing_bytes=77)
 
 
 def test_no_counts_without_a_measurement() -> None:
     watcher = TransportWatcher()
     watcher.begin(counts=True)
-    assert watcher.found(0) == Transport()
+    assert watcher.result(0) == Transport()
 
 
 def test_nccl_log_is_kept_and_its_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,7 +338,7 @@ def test_nccl_log_is_kept_and_its_warnings_are_printed(capsys: pytest.CaptureFix
     with Path(os.environ["NCCL_DEBUG_FILE"]).open("w") as log:
         log.write("NCCL version 2.27.5+cuda12.9\nx:1:1 [0] NCCL INFO Using network Socket\n")
         log.write("x:1:1 [0] socket.cc:441 NCCL WARN socketFinalizeAccept: wrong type 4 != 3\n")
-    assert watcher.found(0).nccl.network == "Socket"
+    assert watcher.result(0).nccl.network == "Socket"
     watcher.print_warnings()
     assert capsys.readouterr().err == "NCCL WARN socketFinalizeAccept: wrong type 4 != 3\n"
 

@@ -255,11 +255,11 @@ class TableView:
 
 @dataclass(frozen=True, slots=True)
 class Swatch:
-    """An entry of a legend: `style` is its CSS class, `sign` stands for it without colour."""
+    """An entry of a legend: `style` is its CSS class, `symbol` stands for it without colour."""
 
     style: str
     label: str
-    sign: str = ""
+    symbol: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +384,7 @@ class BarsView:
 
 @dataclass(frozen=True, slots=True)
 class PieceView:
-    """Something that a node holds, and its share of the largest piece."""
+    """One bar for a part of a node's memory (or other resource), scaled to the largest one."""
 
     label: str
     style: str

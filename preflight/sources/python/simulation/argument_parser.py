@@ -117,13 +117,13 @@ def parse(
     """Parse the words of a line."""
     real = _Real(add_help=False, allow_abbrev=parser.abbreviates)
     try:
-        return _parsed(real, parser, words, convert, region)
+        return _parse_words(real, parser, words, convert, region)
     finally:
         # It refers to itself, and to the run through its converters.
         vars(real).clear()
 
 
-def _parsed(
+def _parse_words(
     real: argparse.ArgumentParser,
     parser: Parser,
     words: Sequence[str | None] | None,

@@ -264,7 +264,7 @@ def _is_better(name: str, value: Value, known: Claim, texts: Collection[str], *,
         # The text shows one function, the run all of them.
         return True
     if name.endswith(f".{MAKER}") and known.value != value:
-        # The text shows the function of the user's own that returns an object, the run the class that it is of.
+        # The text shows the user-defined function that returns an object, the run the class that it is of.
         return isinstance(known.value, Known) and any(f"def {known.value.value}(" in text for text in texts)
     return (
         isinstance(known.value, Unresolved)
@@ -343,7 +343,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.{MAKER}", Known(maker), at
     if isinstance(value, External) and value.call is not None and value.file is not None:
         yield f"{key}.arguments", Known(len(value.arguments) + len(value.keywords)), at
-        for name, node, item in _given(value.call, maker, value.arguments, value.keywords):
+        for name, node, item in _constructor_arguments(value.call, maker, value.arguments, value.keywords):
             yield from _facts_of(f"{key}.{name}", [item], Place(value.file, node), depth + 1)
     if key in _MEETING_PLACES and all(isinstance(each, Own) and not each.of_rank for each in map(mixed, values)):
         yield f"{key}.of_each_process", Known(True), at
@@ -353,7 +353,7 @@ def _facts_of(key: str, values: Sequence[Any], at: Place, depth: int) -> Iterato
         yield f"{key}.extends", Known(value.owner.foreign.last), at
 
 
-def _given(
+def _constructor_arguments(
     call: ast.Call, maker: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> Iterator[tuple[str, ast.AST, Any]]:
     """Yield the arguments of the call that made an object, by name, each with its place."""

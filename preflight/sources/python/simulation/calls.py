@@ -272,7 +272,7 @@ class Calls(Expressions):
         return is_own or any(not name or MAY_DIVIDE.search(name) for name in called)
 
     def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
-        """Follow the operators of an object of the user's own; False for any other value."""
+        """Follow the operators of a user-defined object; False for any other value."""
         if not isinstance(value, Instance):
             return False
         for each in value.owner.order():

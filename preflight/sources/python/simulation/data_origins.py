@@ -59,7 +59,7 @@ _COUNTS = ("range", "len", ".items", ".keys", ".values")
 
 
 def wrapped_model(value: Any) -> Instance | None:
-    """Return the model of the user's own that a wrapper calls: DataParallel, a compiler."""
+    """Return the user's model that a wrapper calls: DataParallel, a compiler."""
     if not (isinstance(value, External) and value.is_result and _WRAPPERS.search(value.name)):
         return None
     for each in (*value.arguments, *value.keywords.values()):
@@ -202,7 +202,7 @@ def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
 
 
 def is_stream_for_all(event: Event) -> bool:
-    """Return whether a call makes a loader of a stream, of a class of the user's own, that is not divided before."""
+    """Return whether a call makes a loader of a stream, of a user-defined class, that is not divided before."""
     if last(event.name) != "DataLoader" or event.doubt > 1:
         return False
     loader = External("DataLoader()", arguments=event.arguments, keywords=event.keywords)

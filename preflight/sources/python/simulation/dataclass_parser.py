@@ -33,7 +33,7 @@ def classes_of(parser: External | None) -> list[Any]:
 
 
 def options_of(owner: ClassValue, default_of: Callable[[Any], Any], call: ast.Call) -> Parser:
-    """Return a parser with the options of the user's own fields of a class, by their dataclass."""
+    """Return a parser with the options of a class's user-defined fields, by their dataclass."""
     parser = Parser(abbreviates=False, has_help=False)
     for name, annotation, default in _fields(owner, default_of):
         spelled = (f"--{name}", f"--{name.replace('_', '-')}") if "_" in name else (f"--{name}",)
@@ -53,7 +53,7 @@ def options_of(owner: ClassValue, default_of: Callable[[Any], Any], call: ast.Ca
     return parser
 
 
-def made(
+def make_instance(
     owner: ClassValue, values: Mapping[str, Any] | None, default_of: Callable[[Any], Any], region: object
 ) -> Instance:
     """Return the object of a class with the values of a line or a file; with unknown ones where these are not known."""
@@ -64,7 +64,7 @@ def made(
 
 
 def _fields(owner: ClassValue, default_of: Callable[[Any], Any]) -> Iterator[tuple[str, str, Any]]:
-    """Yield the fields that classes of the user's own declare, each once, with its type and default."""
+    """Yield the fields that user-defined classes declare, each once, with its type and default."""
     found: dict[str, str] = {}
     for each in reversed(owner.order()):
         for statement in each.node.body if isinstance(each, ClassValue) else ():

@@ -12,7 +12,7 @@ from typing import Any
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.libraries import names
-from preflight.sources.python.simulation.open_texts import added, assigned, function_of, open_text, text_of
+from preflight.sources.python.simulation.open_texts import added, assigned_values, function_of, open_text, text_of
 from preflight.sources.python.simulation.run_state import Failure
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -572,7 +572,7 @@ def _is_mask(node: ast.expr, frame: Frame) -> bool:
         is_logical = isinstance(node.op, (ast.BitAnd, ast.BitOr))
         return is_logical and (_is_mask(node.left, frame) or _is_mask(node.right, frame))
     if isinstance(node, ast.Name) and frame.function is not None and not isinstance(frame.function.node, ast.Lambda):
-        given = [each for each in assigned(frame.function.node).get(node.id, ()) if each is not None]
+        given = [each for each in assigned_values(frame.function.node).get(node.id, ()) if each is not None]
         return len(given) == 1 and not isinstance(given[0], ast.Name) and _is_mask(given[0], frame)
     return isinstance(node, ast.Compare) and isinstance(
         node.ops[0], (ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.Eq, ast.NotEq)

@@ -94,7 +94,7 @@ class Interpreter(Calls):
         return self._modules[file.path]
 
     def module_named(self, name: str, frame: Frame) -> ModuleValue | None:
-        """Return the module of the user's own that a module imports by this name; None if it is not one."""
+        """Return the user module that a module imports by this name; None if it is not one."""
         file = self._find_module(frame.module.file, name, 0)
         return self.import_module(file) if file is not None else None
 
@@ -240,7 +240,7 @@ class Interpreter(Calls):
                     self.block(block, frame)
                     ends.append((frame.names, None))
                 except Signal as signal:
-                    ends.append((frame.names, signal.again()))
+                    ends.append((frame.names, signal.without_traceback()))
         live = [names for names, signal in ends if signal is None]
         signals = [signal for _, signal in ends if signal is not None]
         frame.names = live[0] if live else ends[0][0]
@@ -318,7 +318,7 @@ class Interpreter(Calls):
             for other in returned[1:]:
                 value = merged(value, other)
             raise Returned(value, next(each.node for each in leaving if isinstance(each, Returned)))
-        raise (leaving or signals)[0].again()
+        raise (leaving or signals)[0].without_traceback()
 
     def _do_For(self, node: ast.For, frame: Frame) -> None:
         iterable = self.value(node.iter, frame)
@@ -391,7 +391,7 @@ class Interpreter(Calls):
         """Follow the body of a loop once if its number of rounds is unknown; that number may have an origin."""
         assumed = self._assumed
         if self._loops:
-            for name in _assigned(node):
+            for name in _assigned_names(node):
                 frame.names[name] = merged(frame.names.get(name), UNKNOWN)
         else:
             self._muted += 1
@@ -465,7 +465,7 @@ class Interpreter(Calls):
         try:
             self.block(node.body, frame)
         except Signal as signal:
-            ended = signal.again()
+            ended = signal.without_traceback()
         finally:
             self._tries -= bool(node.handlers)
         self._note_end_of_data(node, frame)
@@ -476,12 +476,12 @@ class Interpreter(Calls):
             try:
                 self._after_body(node, frame, before, is_caught=is_caught)
             except Signal as signal:
-                ended = signal.again()
+                ended = signal.without_traceback()
             else:
                 ended = None
         self.block(node.finalbody, frame)
         if ended is not None:
-            raise ended.again()
+            raise ended.without_traceback()
 
     _do_TryStar = _do_Try
 
@@ -531,7 +531,7 @@ class Interpreter(Calls):
     def _do_Match(self, node: ast.Match, frame: Frame) -> None:
         self.value(node.subject, frame)
         for case in node.cases:
-            for name in _assigned(case.pattern):
+            for name in _assigned_names(case.pattern):
                 frame.names[name] = UNKNOWN
         self._either([*(case.body for case in node.cases), []], frame)
 
@@ -581,7 +581,7 @@ class Interpreter(Calls):
         self._assign_name(node.name, shown, frame)
 
     def _is_made(self, made: ClassValue, node: ast.ClassDef, frame: Frame) -> bool:
-        """Run what a base does with a new class; False where a metaclass of the user's own makes it."""
+        """Run what a base does with a new class; False where a user-defined metaclass makes it."""
         keywords = {each.arg or "": self.value(each.value, frame) for each in node.keywords}
         is_own = isinstance(keywords.pop("metaclass", None), (ClassValue, FunctionValue))
         found = made.lookup("__init_subclass__", above=made)
@@ -660,7 +660,7 @@ def _without(key: Any, items: dict[Any, Any]) -> dict[Any, Any]:
     return {name: item for name, item in items.items() if name != key}
 
 
-def _assigned(node: ast.AST) -> Iterator[str]:
+def _assigned_names(node: ast.AST) -> Iterator[str]:
     """Yield the names that a loop or a pattern assigns."""
     for each in ast.walk(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):

@@ -406,7 +406,7 @@ class Library:
         node: ast.expr,
         frame: Frame,
     ) -> Unknown:
-        """Return whether what a call returns differs between ranks."""
+        """Return an unknown value that records whether the call's result may differ between ranks."""
         name, short = function.name, function.last
         # The device on which something lies does not decide what it is.
         named = (value for keyword, value in keywords.items() if keyword not in _PLACES)
@@ -867,7 +867,7 @@ class Library:
         node: ast.Call,
         frame: Frame,
     ) -> Any:
-        """Return the result of a parser of dataclasses: an object for each; UNKNOWN if it is not such a parser."""
+        """Return the result of a parser of dataclasses: an object for each; UNKNOWN for any other parser."""
         owners = dataclass_parser.classes_of(function.owner)
 
         def default_of(value: Any) -> Any:
@@ -893,7 +893,7 @@ class Library:
                 if refusal:
                     run.refuse(node, frame, refusal)
                 values = parsed.items
-            found.append(dataclass_parser.made(owner, values, default_of, run.region))
+            found.append(dataclass_parser.make_instance(owner, values, default_of, run.region))
         return tuple(found) if found else UNKNOWN
 
     def _convert(self, run: Interpreter, node: ast.expr, frame: Frame) -> Callable[[Any, str], Any]:

@@ -41,7 +41,7 @@ def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None =
         return _braced(ast.unparse(value.call)) if value.call is not None else _braced(value.name)
     if isinstance(node, ast.Attribute):
         return _braced(ast.unparse(node))
-    if isinstance(node, ast.Name) and function is not None and len(assigned(function).get(node.id, ())) <= 1:
+    if isinstance(node, ast.Name) and function is not None and len(assigned_values(function).get(node.id, ())) <= 1:
         return _braced(f"{getattr(function, 'lineno', 0)}:{node.id}")
     return ""
 
@@ -75,7 +75,7 @@ def _braced(written: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def assigned(function: ast.AST) -> Mapping[str, list[ast.expr | None]]:
+def assigned_values(function: ast.AST) -> Mapping[str, list[ast.expr | None]]:
     """Return the values that a function assigns to each of its names, in order; None for other assignments."""
     values = {
         id(node.targets[0]): node.value

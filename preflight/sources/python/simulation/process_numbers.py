@@ -55,7 +55,7 @@ class Taken(NamedTuple):
     not_set: tuple[str, ...]
 
 
-def taken(run: Run, launch: Launch, variables: Mapping[str, str]) -> Taken | None:
+def taken_process_number(run: Run, launch: Launch, variables: Mapping[str, str]) -> Taken | None:
     """Return the number that a process certainly takes in a group of several; None if unknown."""
     names = tuple(dict.fromkeys(name for name in run.not_set if OF_RANK_NAMES.search(name)))
     is_here = _HERE.issuperset(launch.wrappers)

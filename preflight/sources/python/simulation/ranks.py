@@ -170,7 +170,7 @@ def _launch_stand_ins(job: Job) -> Iterator[Launch]:
 def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
     """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limit."""
     wanted = resolution.places_of(job.claims)
-    made: dict[tuple[object, ...], list[Run]] = {}
+    runs_by_key: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
     given = _given_to_each(job, launches)
     for launch in launches:
@@ -181,9 +181,9 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
         key = (*_line_of(job, launch), *sorted(given[launch.id].items()))
         if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
-        if key not in made and len(made) < _MAX_PROGRAMS:
-            made[key] = _runs(job, launch, given[launch.id], script, files, wanted)
-        found[launch.id] = made.get(key, [])
+        if key not in runs_by_key and len(runs_by_key) < _MAX_PROGRAMS:
+            runs_by_key[key] = _runs(job, launch, given[launch.id], script, files, wanted)
+        found[launch.id] = runs_by_key.get(key, [])
     return found
 
 
@@ -231,7 +231,7 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
         variables = _variables(job, launch)
         world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
         found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
-        taken = process_numbers.taken(found, launch, variables)
+        taken = process_numbers.taken_process_number(found, launch, variables)
         if taken is not None:
             claim = _claim("taken_number", "", taken.file, taken.node, launch)
             group = replace(claim, quantity="taken_group", value=Known(taken.group))

@@ -186,8 +186,8 @@ class Failure(NamedTuple):
 class Signal(Exception):
     """The reason why a block ends before its last statement."""
 
-    def again(self) -> Signal:
-        """Return the same without a traceback, whose frames would keep all that the run has made."""
+    def without_traceback(self) -> Signal:
+        """Return a copy without the traceback, whose frames would keep everything that the run created alive."""
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
@@ -223,7 +223,7 @@ class Stopped(Signal):
         self.kinds = kinds
 
 
-#: The module of the user's own that a name in a file stands for; None if it is none.
+#: The user module that a name in a file stands for; None if it is none.
 FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 
 
@@ -536,7 +536,7 @@ class RunState:
         raise NotImplementedError
 
     def operated(self, value: Any, node: ast.expr, frame: Frame) -> bool:
-        """Follow the operators of an object of the user's own; False for any other value."""
+        """Follow the operators of a user-defined object; False for any other value."""
         raise NotImplementedError
 
     def block(self, statements: Sequence[ast.stmt], frame: Frame) -> None:

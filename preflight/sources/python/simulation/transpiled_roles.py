@@ -38,12 +38,12 @@ def settings(run: Run) -> Iterator[Setting]:
     transpiled = next((e for e in events if last(e.name) == "transpile" and is_transpile(e.node)), None)
     if transpiled is None:
         return
-    servers = _given(transpiled, "ps_server_endpoints", "pservers", 2)
+    servers = _setting_of(transpiled, "ps_server_endpoints", "pservers", 2)
     if servers is not None and isinstance(servers.value, Known):
         listed = tuple(each.strip() for each in str(servers.value.value).split(",") if each.strip())
         yield servers._replace(value=Known(listed))
         yield servers._replace(quantity="ps_servers", value=Known(len(listed)))
-    workers = _given(transpiled, "ps_workers", "trainers", 3)
+    workers = _setting_of(transpiled, "ps_workers", "trainers", 3)
     if workers is not None:
         yield workers
     taken = next((event for event in events if last(event.name) in _ROLES), None)
@@ -51,15 +51,15 @@ def settings(run: Run) -> Iterator[Setting]:
         return
     role = _ROLES[last(taken.name)]
     yield Setting("ps_role", Known(role), taken.file, taken.node.func)
-    own = _given(taken, "ps_current_endpoint", "endpoint", 0)
-    index = _given(transpiled, "ps_index", "trainer_id", 0)
+    own = _setting_of(taken, "ps_current_endpoint", "endpoint", 0)
+    index = _setting_of(transpiled, "ps_index", "trainer_id", 0)
     if role == "PSERVER" and own is not None:
         yield own
     elif role == "TRAINER" and index is not None:
         yield index
 
 
-def _given(event: Event, quantity: str, keyword: str, position: int) -> Setting | None:
+def _setting_of(event: Event, quantity: str, keyword: str, position: int) -> Setting | None:
     node = argument(event.node, keyword, position)
     value = event.keywords.get(keyword, event.arguments[position] if position < len(event.arguments) else None)
     if node is None or not isinstance(value, (int, str)) or isinstance(value, bool):

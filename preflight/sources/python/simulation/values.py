@@ -130,7 +130,7 @@ class Frame:
 
 @dataclass(eq=False, slots=True)
 class ModuleValue:
-    """A module of the user's own."""
+    """A user module."""
 
     file: SourceFile
     frame: Frame = field(init=False)
@@ -141,7 +141,7 @@ class ModuleValue:
 
 @dataclass(eq=False, slots=True)
 class FunctionValue:
-    """A function of the user's own, with what its defaults are."""
+    """A user-defined function, with what its defaults are."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     frame: Frame
@@ -154,7 +154,7 @@ class FunctionValue:
 
 @dataclass(eq=False, slots=True)
 class ClassValue:
-    """A class of the user's own."""
+    """A user-defined class."""
 
     node: ast.ClassDef
     bases: tuple[Any, ...]
@@ -200,7 +200,7 @@ class ClassValue:
 
     @property
     def foreign(self) -> External | None:
-        """Return the first base that is not a class of the user's own; None if there is none but `object`."""
+        """Return the first base class that is not user-defined; None if that leaves only `object`."""
         return next((each for each in self.order() if not isinstance(each, ClassValue)), None)
 
 
@@ -212,7 +212,7 @@ class Growing:
 
 @dataclass(eq=False, slots=True)
 class Instance:
-    """An object of a class of the user's own."""
+    """An object of a user-defined class."""
 
     owner: ClassValue
     region: object
@@ -243,7 +243,7 @@ class External:
     owner: External | None = None
     #: OWN, OF_RANK or AGREED where that is known of its value.
     origin: Unknown | None = None
-    #: The object of the user's own whose class has it from a library.
+    #: The user-defined object whose class has it from a library.
     of: Instance | None = None
 
     @property
@@ -267,7 +267,7 @@ class Method:
 
 @dataclass(eq=False, slots=True)
 class Bound:
-    """A method of an object of the user's own, or a function with some of its arguments."""
+    """A method of a user-defined object, or a function with some of its arguments."""
 
     function: Any
     arguments: tuple[Any, ...]
