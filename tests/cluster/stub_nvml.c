@@ -246,7 +246,7 @@ int nvmlDeviceGetMigMode(void *device, unsigned *current, unsigned *pending) {
 }
 int nvmlDeviceGetTotalEccErrors(void *device, int type, int counter, u64 *value) {
     /* type 1 is uncorrected, counter 1 counts since the card was made */
-    static const char *names[] = {"ecc_corrected", "ecc_uncorrected", "ecc_corrected_aggregate", "ecc_uncorrected_aggregate"};
+    static const char *names[] = {"ecc_corrected", "ecc_uncorrected", "ecc_corrected_ever", "ecc_uncorrected_ever"};
     return get_u64(device, names[(type == 1) + 2 * (counter == 1)], "0", value);
 }
 int nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,

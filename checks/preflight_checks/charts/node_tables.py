@@ -345,8 +345,8 @@ def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], i
 #: By name, as `data/measurements.toml` describes them.
 QUANTITIES = {name: Quantity(name, **row) for name, row in data_table("measurements").items()}
 _GPU_COUNTERS: dict[str, Callable[[Gpu], int | None]] = {
-    "gpu_ecc_corrected": lambda gpu: gpu.ecc_corrected_aggregate,
-    "gpu_ecc_uncorrected": lambda gpu: gpu.ecc_uncorrected_aggregate,
+    "gpu_ecc_corrected": lambda gpu: gpu.ecc_corrected_ever,
+    "gpu_ecc_uncorrected": lambda gpu: gpu.ecc_uncorrected_ever,
     "gpu_rows_remapped": lambda gpu: gpu.rows_remapped_uncorrectable,
     "gpu_pages_retired": lambda gpu: gpu.pages_retired,
     "gpu_pcie_replays": lambda gpu: gpu.pcie_replays,

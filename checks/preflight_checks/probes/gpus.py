@@ -122,7 +122,7 @@ def _memory(reader: _Reader, handle: Any) -> None:
         get("memory_bytes", lambda: int(memory.total))
         get("memory_used_bytes", lambda: int(memory.used))
     get("ecc_enabled", lambda: bool(call("nvmlDeviceGetEccMode", handle)[0]))
-    counters = {"ecc_uncorrected": (1, 0), "ecc_corrected_aggregate": (0, 1), "ecc_uncorrected_aggregate": (1, 1)}
+    counters = {"ecc_uncorrected": (1, 0), "ecc_corrected_ever": (0, 1), "ecc_uncorrected_ever": (1, 1)}
     for name, which in counters.items():
         get(name, functools.partial(_ecc_errors, reader, handle, *which))
     rows = None
@@ -434,8 +434,8 @@ class Gpu:
     utilization_percent: int | None = None
     ecc_enabled: bool | None = None
     ecc_uncorrected: int | None = None
-    ecc_uncorrected_aggregate: int | None = None
-    ecc_corrected_aggregate: int | None = None
+    ecc_uncorrected_ever: int | None = None
+    ecc_corrected_ever: int | None = None
     rows_remapped_uncorrectable: int | None = None
     rows_remap_pending: bool | None = None
     rows_remap_failed: bool | None = None
