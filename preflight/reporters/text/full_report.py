@@ -36,6 +36,7 @@ from preflight.reporters.text.groups import (
     differs_only_in_node,
     fixable,
     fold_evidence,
+    launched_by_documents,
     numbered,
     undecided,
     unknown_sizes,
@@ -392,6 +393,7 @@ class Page:
             line = Text("FAULT INJECTED ", style="bold magenta") + line
         line.append(f"  {', '.join(parts) or 'nothing found'}", style="none")
         line.append(f"; {_subject_text(report)}", style="none")
+        line.append(launched_by_documents(report), style="none")
         line.append(unknown_sizes(report), style="none")
         line.append(compared_with(report), style="none")
         if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):

@@ -206,6 +206,16 @@ def unknown_sizes(report: Report) -> str:
     return f"; the number of ranks is unknown for {number} of {understood.launches} launches"
 
 
+def launched_by_documents(report: Report) -> str:
+    """Return the part of the headline about Markdown documents that the launches come from; empty if there are none."""
+    paths = {launch.span.path for job in report.jobs for launch in job.launches}
+    documents = sorted(path for path in paths if path.lower().endswith((".md", ".markdown")))
+    if not documents:
+        return ""
+    others = f" and {len(documents) - 1} other documents" if len(documents) > 1 else ""
+    return f"; launched as in {clean(documents[0])}{others}"
+
+
 def compared_with(report: Report) -> str:
     """Return the part of the headline about the earlier version that the report is compared with; empty if there is
     none.

@@ -42,8 +42,8 @@ _PLACEHOLDER = re.compile(
     r"((?!(?:auto|gpu|cpu|localhost)\b)[A-Za-z_]+)(?![\w./:])"
 )
 _MAX_BLOCKS = 100
-_MAX_LENGTH = 16_384
-#: Longer documents are logs.
+#: Longer blocks and documents are logs.
+_MAX_BLOCK = 16_384
 _MAX_DOCUMENT = 1 << 19
 
 
@@ -62,7 +62,10 @@ class DocumentsSource:
         from preflight.sources.launchers.launch_lines import read_commands
         from preflight.sources.shell.evaluator import evaluate_code
 
-        if len(file.text) > _MAX_DOCUMENT or _LAUNCHES.search(file.text) is None:
+        if _LAUNCHES.search(file.text) is None:
+            return Reading()
+        if len(file.text) > _MAX_DOCUMENT:
+            note_skipped(f"{file.path} was not read: it has more than {_MAX_DOCUMENT} characters")
             return Reading()
         text = FileText(file.path, file.text)
         commands: list[Command] = []
@@ -82,7 +85,7 @@ class DocumentsSource:
 
 
 def _blocks(text: FileText) -> Iterator[tuple[int, int]]:
-    """The start and end of each block of shell code, and of each code span that launches."""
+    """Yield the start and end of each block of shell code, and of each code span that launches."""
     from markdown_it import MarkdownIt
 
     starts = [0, *(match.end() for match in re.finditer("\n", text.text)), len(text.text)]
@@ -94,10 +97,8 @@ def _blocks(text: FileText) -> Iterator[tuple[int, int]]:
         if token.type == "code_block":
             yield first, last
         elif token.type == "fence" and (token.info.split() or [""])[0].lower().strip("{}.") in _SHELL:
-            yield (
-                starts[token.map[0] + 1],
-                max(starts[token.map[0] + 1], first + text.text[first:last].rstrip().rfind("\n")),
-            )
+            lines = token.content.rstrip("\n").count("\n") + 1
+            yield starts[line + 1], starts[min(line + 1 + lines, len(starts) - 1)]
         elif token.type == "inline":
             at = first
             for span in token.children or ():
@@ -107,13 +108,16 @@ def _blocks(text: FileText) -> Iterator[tuple[int, int]]:
 
 
 def _launching_code(text: FileText, start: int, end: int, file: SourceFile, tree: Tree) -> Iterator[Text]:
-    """Each command line of a block that may launch, after the lines that prepare it.
+    """Yield each command line of a block that may launch, after the lines that prepare it.
 
     If a line begins with a prompt, the lines without one are output. A block with a loop or a function is code as a
     whole.
     """
     block = text.text[start:end]
-    if len(block) > _MAX_LENGTH or not _LAUNCHES.search(block):
+    if not _LAUNCHES.search(block):
+        return
+    if len(block) > _MAX_BLOCK:
+        note_skipped(f"a block of {file.path} was not read: it has more than {_MAX_BLOCK} characters")
         return
     if _COMPOUND.search(block):
         if _exists(block, file.path, tree):
@@ -142,7 +146,7 @@ def _exists(line: str, where: str, tree: Tree) -> bool:
 
 
 def _joined_lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """The start and end of each line, with those that continue it after a backslash."""
+    """Yield the start and end of each line, with those that continue it after a backslash."""
     at = start
     for line in text[start:end].splitlines(keepends=True):
         stop = at + len(line)

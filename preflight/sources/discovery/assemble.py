@@ -271,7 +271,13 @@ _PART_OF_NAME = re.compile(r"\d+|server|pserver|worker|trainer|master|slave|head
 
 
 def siblings(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
-    """Return all parts of a job, in order, for each entry that is one of several parts."""
+    """Return all parts of a job, in order, for each entry that is one of several parts.
+
+    This is a guess. The files start the same training script and have names that differ in numbers and roles, or use
+    the same known endpoint, and each launch (or each configuration of a node) has another node rank, rank, role or
+    index. Or one of two files starts parameter servers, and the other one trainers. Files that are numbered as the
+    nodes of a job, as many as it has nodes, belong together even if two have the same rank: that is then the fault.
+    """
     joined: dict[str, tuple[str, ...]] = {}
     for key_of in (_same_script, _same_endpoint, _same_servers):
         groups: dict[tuple[str, ...], list[str]] = {}
@@ -397,7 +403,11 @@ _ROLES = {"deepspeed": "config", "accelerate": "accelerate"}
 
 
 def companions(entries: Sequence[str], built: Mapping[str, Sequence[Job]]) -> dict[str, tuple[str, ...]]:
-    """Return launch and configuration, in this order, for each entry that is one of them."""
+    """Return launch and configuration, in this order, for each entry that is one of them.
+
+    This is a guess, kept narrow: the folder holds one script with launches that need such a configuration but name
+    none, and one configuration of that kind that no file names.
+    """
     joined: dict[str, tuple[str, ...]] = {}
     for kind, signs in _LAUNCHER_SIGNS.items():
         folders = grouped((path.rpartition("/")[0], path) for path in entries if path not in joined)

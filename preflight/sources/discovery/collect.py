@@ -286,8 +286,9 @@ class JobCollector:
         return f"{texts(folders[0])[0]}/_" if folders else launch.span.path
 
     def _written_for(self, path: str, step: _Step | None) -> WrittenFile | None:
-        """Return the last content that the job's scripts wrote to a file before the launch of the step; None if there
-        is none.
+        """Return what the job's scripts last wrote to a file before the launch of the step, or None.
+
+        The text is unknown if it was written in a branch that may not be taken and the file has another text otherwise.
         """
         launch = next((each for each in self.launches if step is not None and each.id == step.scope.launch), None)
         before = [item for item, earlier in self.written.get(path, ()) if launch is None or launch.id not in earlier]

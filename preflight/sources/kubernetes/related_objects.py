@@ -306,8 +306,11 @@ def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope:
         return
     claimed = [item.text("metadata", "name") for item in workload.spec.items_at("volumeClaimTemplates")]
     names = [item.text("name") for item in pod.items_at("volumes")] + claimed
-    is_open = not all(names) or "{{" in node_claims.file.text
-    volumes: Value = Unresolved("names of volumes that a template fills in") if is_open else Known(tuple(names))
+    # An object without volumes and without what its kind requires may be a kustomize patch.
+    required = (role.member, pod.member("restartPolicy"), workload.spec.member("selector"))
+    may_be_patch = pod.member("volumes") is None and required == (None, None, None)
+    is_open = not all(names) or may_be_patch or "{{" in node_claims.file.text
+    volumes: Value = Unresolved("the names of volumes that another file adds") if is_open else Known(tuple(names))
     # A container without an image is a patch of another file.
     containers = (*pod.items_at("containers"), *pod.items_at("initContainers"))
     mounts = [item for each in containers if each.member("image") is not None for item in each.items_at("volumeMounts")]

@@ -330,7 +330,13 @@ def _results(module: Module, call: ast.Call) -> list[str]:
 
 
 def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
-    """Yield the relation of an argument to ranks."""
+    """Yield the relation of an argument to ranks.
+
+    `KEY.rank` is "local" or "global" for a rank, "from local" or "from global" for a value computed from one.
+    `KEY.variable` is the variable that the argument is read from, `KEY.divided_by` the function whose result divides
+    it. `KEY.is_list` is added for a list, `KEY.repeated` for a list with one object several times, and `KEY.chosen_by`
+    for `a if rank == 0 else None`.
+    """
     written = value_of(given)
     made = _assigned_value(module, written)
     facts: dict[str, Value] = {}
@@ -393,8 +399,9 @@ def _parts(made: ast.expr) -> Iterator[ast.AST]:
 
 
 def _uses(module: Module, key: str, name: str, call: ast.Call, place: Claim, *, before: bool) -> Iterator[Claim]:
-    """Yield the uses of an object in the function of a call, before or after it: `.half()`,
-    `clip_grad_norm_(_.x())`.
+    """Yield the uses of an object in the function of a call, before or after it: `.half()`, `clip_grad_norm_(_.x())`.
+
+    The object's name is left out where one of its methods is called, and is `_` in the arguments of another call.
     """
     around = enclosing(module, call)
     found: list[str] = []

@@ -48,8 +48,10 @@ def claims(module: Module) -> Iterator[Claim]:
 
 
 def _late_exchanges(module: Module) -> Iterator[Claim]:
-    """Yield optimizer steps whose last backward pass exchanged nothing, so that each rank applies only its own
-    gradients.
+    """Yield optimizer steps whose last backward pass exchanged nothing: each rank applies only its own gradients.
+
+    `no_sync` of DistributedDataParallel covers another round of the accumulation than the step does, or the flag that
+    it sets is set after the forward pass, which reads it.
     """
     for loop in module.nodes(ast.For):
         rounds = [node for node in ast.walk(loop) if isinstance(node, ast.Attribute) and node.attr == "no_sync"]

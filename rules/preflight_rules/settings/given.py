@@ -154,7 +154,7 @@ class Given:
         return self._common_value((replace(claim, condition=""),))
 
     def value_of_several(self, key: str) -> Any:
-        """Return the value of a key, if a launcher starts more than one rank on each node. Raises UnknownValue."""
+        """Return the value of a key, where a launcher starts more than one rank in all. Raises UnknownValue."""
         try:
             value = self.value(key)
         except UnknownValue:

@@ -35,6 +35,8 @@ def launches(jobs: tuple[Job, ...]) -> list[tuple[str, str, int]]:
         ),
         ("Train:\n\n    torchrun --nproc_per_node=4 train.py\n", 3),
         ("Run `torchrun --nproc_per_node=4 train.py` on each node.\n", 1),
+        ("```\ntorchrun --nproc_per_node=4 train.py", 2),
+        ("```\ntorchrun --nproc_per_node=4 train.py\n", 2),
     ],
 )
 def test_code_that_launches_is_read(tmp_path: Path, document: str, line: int) -> None:

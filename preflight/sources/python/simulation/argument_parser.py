@@ -114,7 +114,15 @@ class _Choices(list[Any]):
 def parse(
     parser: Parser, words: Sequence[str | None] | None, convert: Callable[[Any, str], Any], region: object
 ) -> tuple[DictValue, str, ast.Call | None]:
-    """Parse the words of a line."""
+    """Parse the words of a line.
+
+    Args:
+        convert: applies a function of the program's own to a word.
+
+    Returns:
+        The namespace, the reason why the parser refuses the line, and the call that adds the option concerned. Values
+        are unknown where the words are.
+    """
     real = _Real(add_help=False, allow_abbrev=parser.abbreviates)
     try:
         return _parse_words(real, parser, words, convert, region)

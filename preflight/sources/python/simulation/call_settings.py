@@ -177,7 +177,10 @@ def _wrapper_of(event: Event) -> str:
 
 
 def _uses(each: ReachedCall, at: Place) -> Iterator[tuple[str, tuple[Value, Place]]]:
-    """Yield the program's uses of a call's result and of its arguments: `.half()`, `clip_grad_norm_(_`."""
+    """Yield the program's uses of a call's result and of its arguments: `.half()`, `clip_grad_norm_(_`.
+
+    The object's name is left out where one of its methods is called, and is `_` in the arguments of another call.
+    """
     event = each.events[0]
     number = next(n for n, other in enumerate(each.around) if other is event)
     parts: dict[str, tuple[Sequence[Event], Callable[[Any], bool]]] = {

@@ -112,7 +112,12 @@ class Calls(Expressions):
         is_open: bool = False,
         awaited: bool = False,
     ) -> Any:
-        """Return the result of a call."""
+        """Return the result of a call.
+
+        Args:
+            is_open: whether there are further, unknown arguments.
+            awaited: whether an `async` function is run to its end.
+        """
         if isinstance(callee, Bound):
             arguments = (*callee.arguments, *arguments)
             return self.call(callee.function, arguments, {**callee.keywords, **keywords}, node, frame, is_open=is_open)
@@ -237,12 +242,15 @@ class Calls(Expressions):
                 self._loops -= 1
         self.trained_by = before
 
-    def undivided(self) -> Iterator[tuple[Event, FunctionValue | None]]:
-        """Yield the loaders of data that is not divided among the ranks, with the `__iter__` of a stream."""
+    def undivided(self) -> Iterator[tuple[Event, str, FunctionValue | None]]:
+        """Yield the loaders of data that is not divided among the ranks, with the kind and the `__iter__` of a stream.
+
+        The kinds are those of the quantity `data_unsplit`.
+        """
         unsampled = unused_samplers(self.events)
         for event in list(self.events):
             if any(event is each for each in unsampled):
-                yield event, None
+                yield event, "unsampled", None
                 continue
             data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
             is_stream = is_stream_for_all(event)
@@ -252,10 +260,11 @@ class Calls(Expressions):
                 data.owner.lookup("__iter__" if is_stream else "__getitem__") if isinstance(data, Instance) else None
             )
             method = found[0] if found is not None and isinstance(found[0], FunctionValue) else None
+            kind = "paddle_loader" if "paddle" in event.name else "loader"
             if isinstance(data, Instance) and method is not None and not self._reads_own_part(data, method, event):
-                yield event, method if is_stream else None
+                yield event, "stream" if is_stream else kind, method if is_stream else None
             elif isinstance(data, External) and not is_stream:
-                yield event, None
+                yield event, kind, None
 
     def _reads_own_part(self, data: Instance, method: FunctionValue, event: Event) -> bool:
         """Return whether the items of a stream may depend on the rank."""

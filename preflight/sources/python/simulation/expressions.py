@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from preflight.sources.conditions import COMPARE, Several, UnknownValue
 from preflight.sources.python.simulation.assignments import ERRORS, Assignments
 from preflight.sources.python.simulation.data_origins import item_of, size_origin
 from preflight.sources.python.simulation.libraries import names
@@ -70,14 +71,6 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.LShift: lambda one, other: one << other if 0 <= other < 64 else _refuse(),
     ast.RShift: operator.rshift,
     ast.Pow: lambda one, other: one**other if abs(one) < 1000 and 0 <= other < 20 else _refuse(),
-}
-_COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
@@ -245,7 +238,7 @@ class Expressions(Assignments):
             left = right
         return outcome
 
-    def _compared(self, sign: type[ast.AST], left: Any, right: Any) -> Any:
+    def _compared(self, sign: type[ast.cmpop], left: Any, right: Any) -> Any:
         if sign in (ast.Is, ast.IsNot, ast.Eq, ast.NotEq) and _is_plain_type(left) and _is_plain_type(right):
             return (left.name == right.name) is (sign in (ast.Is, ast.Eq))
         if sign in (ast.Is, ast.IsNot):
@@ -259,7 +252,7 @@ class Expressions(Assignments):
             self.takes_several |= outcome is not None
             return AGREED if outcome is None else outcome
         try:
-            return _COMPARE[sign](native(left), native(right))
+            return COMPARE[sign](native(left), native(right))
         except ERRORS:
             found = mixed(left, right)
             self.named_ranks |= {each for each in (left, right) if found is OF_RANK and isinstance(each, int)}
@@ -608,14 +601,15 @@ def _is_enumeration(owner: ClassValue) -> bool:
     return owner.foreign is not None and owner.foreign.last.endswith(("Enum", "Flag"))
 
 
-def _compared_with_several(sign: type[ast.AST], left: Any, right: Any) -> bool | None:
-    """What a comparison with a number of ranks is, if it is the same for every number above 1."""
-    number = right if left is SEVERAL else left
-    if not isinstance(number, int) or sign not in _COMPARE:
+def _compared_with_several(sign: type[ast.cmpop], left: Any, right: Any) -> bool | None:
+    """Return the result of a comparison with a number of ranks, if it is the same for every number above 1."""
+    if sign not in COMPARE or not isinstance(right if left is SEVERAL else left, int):
         return None
-    pairs = [(size, number) if left is SEVERAL else (number, size) for size in (2, max(number, 2), max(number, 2) + 1)]
-    outcomes = {_COMPARE[sign](*pair) for pair in pairs}
-    return outcomes.pop() if len(outcomes) == 1 else None
+    several = Several("the number of ranks")
+    try:
+        return bool(COMPARE[sign](several, right) if left is SEVERAL else COMPARE[sign](left, several))
+    except UnknownValue:
+        return None
 
 
 def _is_plain_type(value: Any) -> bool:

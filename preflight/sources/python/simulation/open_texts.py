@@ -27,7 +27,13 @@ def open_text(text: str, *parts: Any) -> Unknown:
 
 
 def text_of(value: Any, node: ast.expr | None = None, function: ast.AST | None = None) -> str:
-    """Return a value as a part of a text; empty if it may differ between ranks, or does not stay the same for long."""
+    """Return a value as a part of a text; empty if it may differ between ranks or change soon.
+
+    Args:
+        node: the expression that gives the value.
+        function: the function that contains `node`; None outside of all functions, and where the name of a variable
+            says nothing about its value.
+    """
     if isinstance(value, (str, int, float)):
         return str(value)
     if not isinstance(value, (Unknown, External)) or isinstance(mixed(value), Own):

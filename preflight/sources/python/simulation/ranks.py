@@ -568,16 +568,14 @@ def _branches(parsed: Parsed | None, test: ast.expr) -> frozenset[ast.AST]:
 def _undivided_claims(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
     """Yield the data that every rank reads whole, where the text of the script does not show them."""
     known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
-    for event, method in run.undivided:
+    for event, kind, method in run.undivided:
         file, spelling = event.file, ""
         node: ast.AST = event.node
-        kind = "paddle_loader" if "paddle" in event.name else "loader"
-        kind = kind if event.keywords.get("shuffle") is True else "unsampled"
         # Each worker of a loader may choose its part by itself.
         if is_passed_on(event, run.events) or event.keywords.get("worker_init_fn") is not None:
             continue
         if method is not None and method.owner is not None:
-            file, node, kind = method.frame.module.file, method.owner.node, "stream"
+            file, node = method.frame.module.file, method.owner.node
             spelling = f"class {method.owner.node.name}"
         elif is_for_evaluation(event.node, file.text) or any(
             may_divide(each.text, is_followed=run.is_complete) for each, _ in event.calls
@@ -716,7 +714,7 @@ def _run(
     library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
-    undivided: list[tuple[Event, FunctionValue | None]] = []
+    undivided: list[tuple[Event, str, FunctionValue | None]] = []
     is_of_any = world.rank is None
     try:
         failure = interpreter.run(script)

@@ -122,7 +122,8 @@ class Run(NamedTuple):
         not_set: unset variables that have a default in the program.
         switches: assignments that take parameters out of training or put them back.
         place: the rank, and the local rank; None for any rank, or if unknown.
-        undivided: the loaders of undivided data, with the method that reads a stream.
+        undivided: the loaders of undivided data, each with its `data_unsplit` kind and, for a stream, the method that
+            reads it.
     """
 
     events: Sequence[Event]
@@ -143,7 +144,7 @@ class Run(NamedTuple):
     entered: Collection[tuple[str, int, int]] = ()
     not_reached: Collection[Part] = ()
     not_set: Sequence[str] = ()
-    undivided: Sequence[tuple[Event, FunctionValue | None]] = ()
+    undivided: Sequence[tuple[Event, str, FunctionValue | None]] = ()
     place: tuple[int | None, int | None] = (None, None)
     switches: Sequence[Switch] = ()
 
@@ -558,7 +559,12 @@ class RunState:
         is_open: bool = False,
         awaited: bool = False,
     ) -> Any:
-        """Return the result of a call."""
+        """Return the result of a call.
+
+        Args:
+            is_open: whether there are further, unknown arguments.
+            awaited: whether an `async` function is run to its end.
+        """
         raise NotImplementedError
 
 
