@@ -123,7 +123,7 @@ def _default_warnings(outcome: Outcome, finding: Finding, job: Job) -> Outcome:
 
 
 def _assumption(name: str, value: str) -> str:
-    return f"{name}={value}" if value else f"{name} unset"
+    return f"{name}={value}" if value else f"{name} not given"
 
 
 def _not_applied(meta: Meta, jobs: Sequence[Job]) -> Outcome:

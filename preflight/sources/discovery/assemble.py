@@ -133,7 +133,8 @@ def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) 
     is_open = any(isinstance(claim.value, Unresolved) and claim.value.set_by_caller for claim in job.claims)
     has_default = is_open and any(map(_DEFAULT.search, texts))
     asked = (name for text in texts for name in _ASKED.findall(text)) if job.launches else ()
-    if not (has_default or any(not differs_between_nodes(name) for name in asked)):
+    has_more = any(launch.arguments[-1:] == (None,) for launch in job.launches)
+    if not (has_default or has_more or any(not differs_between_nodes(name) for name in asked)):
         return job
     again = RecognisedFiles(recognised.tree, recognised.sources)
 

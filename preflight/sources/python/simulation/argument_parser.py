@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from preflight.sources.base import assume_nothing_given
 from preflight.sources.python.simulation.values import (
     UNKNOWN,
     DictValue,
@@ -153,6 +154,11 @@ def _parse_words(
             valued.update(names)
     real.set_defaults(**parser.defaults)
     known = _with_open_values(words, valued) if words is not None and not parser.is_open else None
+    if words and known is None and not parser.is_open:
+        known = _before_more(words, valued)
+        for action in vars(real)["_actions"] if known is not None else ():
+            # The words that follow may give it.
+            action.required, action.default = False, UNKNOWN
     if known is None:
         return DictValue(None, region, has_attributes=True), "", None
     try:
@@ -177,6 +183,13 @@ def _with_open_values(words: Sequence[str | None], valued: set[str]) -> list[str
             return None
         found.append(OPEN if word is None else word)
     return found
+
+
+def _before_more(words: Sequence[str | None], valued: set[str]) -> list[str] | None:
+    """Return the words before trailing unknown ones, if these are assumed to be empty, or else None."""
+    known = list(itertools.takewhile(lambda word: word is not None, words))
+    is_last = known and all(word is None for word in words[len(known) :])
+    return _with_open_values(known, valued) if is_last and assume_nothing_given("further arguments") else None
 
 
 def _added(
