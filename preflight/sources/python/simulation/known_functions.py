@@ -843,8 +843,8 @@ class Library:
         found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
         if refusal:
             run.refuse(option or node, frame, refusal)
-        if found.items is not None and parser.options:
-            run.checks.add(True)
+        if parser.options:
+            run.checks.add(found.items is not None)
         return (found, UNKNOWN) if name == "parse_known_args" else found
 
     def _words(self, run: Interpreter, given: Any) -> Sequence[str | None] | None:
