@@ -843,7 +843,7 @@ class Library:
         found, refusal, option = argument_parser.parse(parser, words, self._convert(run, node, frame), run.region)
         if refusal:
             run.refuse(option or node, frame, refusal)
-        if parser.options:
+        if parser.options and (found.items is not None or None in (words or ())):
             run.checks.add(found.items is not None)
         return (found, UNKNOWN) if name == "parse_known_args" else found
 
