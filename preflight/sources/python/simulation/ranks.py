@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import gc
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from preflight._util.budget import BudgetExceeded, current, free_memory_after
 from preflight._util.redaction import HIDDEN, scrub
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
 from preflight.model.job.value import items, texts
@@ -168,7 +170,7 @@ def _launch_stand_ins(job: Job) -> Iterator[Launch]:
 
 
 def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
-    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limit."""
+    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limits."""
     wanted = resolution.places_of(job.claims)
     runs_by_key: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
@@ -182,7 +184,12 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
         if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
             continue
         if key not in runs_by_key and len(runs_by_key) < _MAX_PROGRAMS:
-            runs_by_key[key] = _runs(job, launch, given[launch.id], script, files, wanted)
+            follow = functools.partial(_runs, job, launch, given[launch.id], script, files, wanted)
+            try:
+                runs_by_key[key] = current().attempt(follow, sum(file.size_bytes for file in job.files))
+            except BudgetExceeded as exceeded:
+                free_memory_after(exceeded)
+                runs_by_key[key] = []
         found[launch.id] = runs_by_key.get(key, [])
     return found
 
@@ -292,7 +299,8 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
     if not isinstance(script, SourceFile):
         return
     if not runs:
-        yield _not_followed(script, launch, f"of the programs of this job, {_MAX_PROGRAMS} others are followed")
+        why = f"{launch.program} was not followed: of each job, {_MAX_PROGRAMS} programs are, for a limited time"
+        yield _not_followed(script, launch, why)
         return
     yield from _partings(job, launch, runs)
     yield from _undivided_claims(job, launch, runs[-1])
@@ -376,9 +384,14 @@ def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
 def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
     """Yield gradients that a completely evaluated program never exchanges."""
     apart = trained_apart(found.events) if found.is_complete and not found.failure else None
-    modules = {event.file.path: event.file.text for event in found.events}
+    if apart is None:
+        return
+    modules = {event.file.path: event.file.text.splitlines() for event in found.events}
+    for path, first, end in found.not_reached:
+        if path in modules:
+            modules[path][first - 1 : end] = [""] * (end - first + 1)
     # A wrapper that a variable names is not seen as one.
-    if apart is not None and not any(_WRAPPERS.search(_UNUSED.sub("", text)) for text in modules.values()):
+    if not any(_WRAPPERS.search(_UNUSED.sub("", "\n".join(lines))) for lines in modules.values()):
         joined, taken = apart
         joins = replace(_claim("ranks_joined", "", joined.file, joined.node, launch), value=Known(joined.name))
         yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
