@@ -228,17 +228,18 @@ def spawns_ranks(command: Command, tree: Tree) -> bool:
 
 
 def takes_a_role(command: Command, tree: Tree) -> bool:
-    """Return whether a command runs a script as one process which is, by its own settings, a server or a trainer of
-    Fluid.
+    """Return whether a command runs a script as one process that takes its own role: a server or a trainer of Fluid,
+    or the rank that it passes to torch.
     """
     file = _plain_script(command, tree)
     if file is None:
         return False
     folder = posixpath.dirname(file.path)
     modules = (tree.read(posixpath.join(folder, f"{name}.py")) for name in _IMPORTS.findall(file.text)[:_MAX_MODULES])
-    return any(isinstance(each, SourceFile) and "DistributeTranspiler" in each.text for each in (file, *modules))
+    return any(isinstance(each, SourceFile) and _TAKES_A_ROLE.search(each.text) for each in (file, *modules))
 
 
+_TAKES_A_ROLE = re.compile(r"DistributeTranspiler|init_process_group\([^()]*(?:\([^()]*\)[^()]*)*\brank\s*=")
 _IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 _MAX_MODULES = 20
 

@@ -50,8 +50,8 @@ _HALF_STATES = (
 _STATES_IN_HALF = 4
 #: Sources that state the complete sharding of parameters and states; others leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
-_EVALUATES = ("--eval-only", "--skip-train", "--do_eval_only")
-_DEEPSPEED = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
+_EVALUATES = ("--eval-only", "--skip-train", "--do-eval-only")
+_DEEPSPEED = ("--deepspeed", "--deepspeed-config")
 _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp")
 
 

@@ -27,6 +27,8 @@ _SOURCES = ("arguments", "gpt-neox", "lightning", "nanotron", "megatron-bridge",
 _MEGATRON = ("arguments", "lightning", "megatron-bridge")
 #: Trainers that load a model with its own configuration.
 _MODEL_TRAINERS = ("trainer",)
+#: Programs that start Megatron-LM with such a model: ms-swift.
+_MEGATRON_MODELS = ("swift/cli/_megatron/",)
 #: Options that divide the layers unevenly.
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
@@ -43,7 +45,7 @@ _UNEVEN = (
     "--custom-pipeline-layers",
     # DeepSpeed's pipeline engine weighs layers itself.
     "--deepspeed",
-    "--deepspeed_config",
+    "--deepspeed-config",
     "--pp-partition-method",
 )
 #: Quantities that give the shape of a model.
@@ -65,6 +67,12 @@ class Setup(NamedTuple):
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
 
     @property
+    def runs_megatron(self) -> bool:
+        """Return whether Megatron-LM itself builds the model, from its options or from a published configuration."""
+        program = self.launch.program if self.launch is not None else ""
+        return self.source == "arguments" or program.startswith(_MEGATRON_MODELS)
+
+    @property
     def is_configured(self) -> bool:
         """Return whether a configuration of this source sets any of the sizes."""
         sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
@@ -80,7 +88,7 @@ class Setup(NamedTuple):
     def has(self, *options: str) -> bool:
         """Return whether the command line has one of these options."""
         words = self.launch.arguments if self.launch is not None else ()
-        return any(word is not None and word.partition("=")[0] in options for word in words)
+        return any(word is not None and word.partition("=")[0].replace("_", "-") in options for word in words)
 
     @property
     def may_have_more_options(self) -> bool:
@@ -142,7 +150,7 @@ _DEMANDS = (
     Demand("num_experts", "expert_parallel_size", "each rank holds the same number of experts", error=True,
            applies=lambda s: s.source not in ("nanotron", "paddlefleetx")),
     Demand("num_layers", "pipeline_parallel_size", "each stage holds the same number of layers", error=True,
-           applies=lambda s: s.source == "arguments" and not s.has(*_UNEVEN)),
+           of_models=True, applies=lambda s: s.runs_megatron and not s.has(*_UNEVEN)),
     Demand("sequence_length", "context_parallel_size", "each rank holds an equal part of the sequence", error=True,
            applies=lambda s: s.source in ("gpt-neox", "lightning", "nanotron")),
 )  # fmt: skip
