@@ -64,14 +64,31 @@ def _late_exchanges(module: Module) -> Iterator[Claim]:
                 yield module.feature("step_without_exchange", step, unsynced, condition="")
     for flag in module.nodes(ast.Assign):
         target = flag.targets[0]
-        block = module.outline.parent(flag)
-        if not isinstance(target, ast.Attribute) or target.attr != _SYNC_FLAG or not isinstance(block, _LOOPS):
+        if not isinstance(target, ast.Attribute) or target.attr != _SYNC_FLAG:
             continue
-        before = block.body[: block.body.index(flag)] if flag in block.body else []
+        if _is_never_true(module, flag.value):
+            yield module.feature("exchange_never_made", flag, condition="")
+        child: ast.AST = flag
+        block = module.outline.parent(flag)
+        while isinstance(block, ast.If) and child in block.body:
+            child, block = block, module.outline.parent(block)
+        if not isinstance(block, _LOOPS):
+            continue
+        before = block.body[: block.body.index(child)] if child in block.body else []
         calls = [node for each in before for node in ast.walk(each) if isinstance(node, ast.Call)]
         forward = next((call for call in calls if dotted(call.func) == dotted(target.value)), None)
         if forward is not None and not any(end_of(call.func) == "backward" for call in calls):
             yield module.feature("exchange_decided_after_forward", flag, forward)
+
+
+def _is_never_true(module: Module, test: ast.expr) -> bool:
+    """Return whether a condition is `i == n` in the rounds of `for i in range(n)`."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Eq, ast.GtE)):
+        return False
+    loops = (each for each in module.outline.above(test) if isinstance(each, ast.For))
+    loop = next((each for each in loops if ast.unparse(each.target) == ast.unparse(test.left)), None)
+    bounds = ("range({})", "range(0, {})")
+    return loop is not None and ast.unparse(loop.iter) in (b.format(ast.unparse(test.comparators[0])) for b in bounds)
 
 
 _SYNC_FLAG = "require_backward_grad_sync"

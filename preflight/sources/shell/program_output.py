@@ -10,7 +10,9 @@ from preflight.model.job.value import Symbol
 from preflight.sources.shell.words import Field, is_count, reasons
 
 _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
-_AWK_FIELD = re.compile(r"\{ *print +\$(\d{1,2}|NF) *;? *\}")
+_AWK_FIELD = re.compile(r"\{ *print *\(? *(?:\$(\d{1,2}|NF)|NF) *\)? *;? *\}")
+#: Python code that counts the items of a list on standard input: `print(len(sys.stdin.read().split(",")))`.
+_COUNT_ITEMS = re.compile(r"[\s\S]*\bsys\.stdin\.read\(\)[\s\S]*\bprint\(len\([\w.()]*\.split\((['\"])(.)\1\)\)\)\s*;?\s*")
 _AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
 _SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
 _LINE_FILTERS = frozenset(
@@ -78,6 +80,9 @@ def _line_filter(words: Sequence[str]) -> Callable[[str], str] | None:
         return _awk(arguments)
     if name == "sed":
         return _sed(arguments)
+    if name.startswith("python") and arguments[:1] == ["-c"] and len(arguments) == 2:
+        counted = _COUNT_ITEMS.fullmatch(arguments[1])
+        return None if counted is None else lambda text: str(text.count(counted[2]) + 1)
     return None
 
 
@@ -168,6 +173,8 @@ def _awk(arguments: Sequence[str]) -> Callable[[str], str] | None:
 
     def pick_field(line: str) -> str:
         parts = line.split(separator)
+        if wanted is None:
+            return str(len(parts))
         number = len(parts) if wanted == "NF" else int(wanted)
         return _part(parts, number) if number else line
 
