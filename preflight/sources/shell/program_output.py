@@ -12,7 +12,9 @@ from preflight.sources.shell.words import Field, is_count, reasons
 _FIRST_LINE = re.compile(r"(-n ?1|-1|--lines=1|-n1)$")
 _AWK_FIELD = re.compile(r"\{ *print *\(? *(?:\$(\d{1,2}|NF)|NF) *\)? *;? *\}")
 #: Python code that counts the items of a list on standard input: `print(len(sys.stdin.read().split(",")))`.
-_COUNT_ITEMS = re.compile(r"[\s\S]*\bsys\.stdin\.read\(\)[\s\S]*\bprint\(len\([\w.()]*\.split\((['\"])(.)\1\)\)\)\s*;?\s*")
+_COUNT_ITEMS = re.compile(
+    r"[\s\S]*\bsys\.stdin\.read\(\)[\s\S]*\bprint\(len\([\w.()]*\.split\((['\"])(.)\1\)\)\)\s*;?\s*"
+)
 _AWK_FIRST = re.compile(r"NR *== *1( *\{ *print( +\$[01])? *;? *\})?|\{ *print +\$1 *;? *exit *;? *\}")
 _SED_SIMPLE = re.compile(r"s([/|,#])([\w .:=-]+)\1([\w .:=-]*)\1(g?)")
 _LINE_FILTERS = frozenset(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from preflight._util.hostnames import host_of, is_loopback
 from preflight._util.sequences import grouped, join_some
 from preflight.model.findings import Confidence, Severity
-from preflight.model.job import Claim, Job, Launch, Plain, Strength, Unresolved, Value, as_int, unparsed_number
+from preflight.model.job import Claim, Job, Known, Launch, Plain, Strength, Unresolved, Value, as_int, unparsed_number
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import items, numbers, texts
@@ -28,6 +28,7 @@ from preflight_rules.launches import (
     starting_file,
     waited_between,
 )
+from preflight_rules.settings.tables import in_range, pinned
 
 _MAX_PORT = 65535
 #: Placeholders for a port: `<port>`, `master_port`, `YOUR_PORT`, `xxxx`.
@@ -113,13 +114,13 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
     """Two launches that run side by side on one node use the same port.
 
     What it checks: Single-node launches of one file that run side by side, because they start in the background or have
-    different GPUs, have different master ports.
+    different GPUs, have different master ports. Before torch 2.12, torchrun without a port takes 29500.
 
     Why it matters: The second one stops with "Address already in use", or joins the first one's store.
 
     Example: `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
 
-    Fix: Give each its own port, or leave the port out on one node: torchrun then takes a free one.
+    Fix: Give each its own port, or `--standalone` on one node: torchrun then takes a free one.
 
     Known limits: Launches one after the other may share a port. Launches with disjoint GPUs look like commands for
     several terminals, so the finding is information; otherwise only background starts are compared. Different files are
@@ -174,11 +175,22 @@ def _start_text(launch: Launch) -> str:
 
 
 def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset[str]]:
-    ports = job.setting("master_port", launch.scope)
+    port = _port_or_default(job, launch)
     visible = texts(job_value(job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)))
     devices = frozenset(part.strip() for part in visible[0].split(",") if part.strip()) if len(visible) == 1 else None
     several = certainly_several(nodes_spanned(job, launch)[0])
-    return (ports[0] if ports and not several else None), devices or frozenset()
+    return (port if not several else None), devices or frozenset()
+
+
+def _port_or_default(job: Job, launch: Launch) -> Claim | None:
+    """Return the port of a launch's rendezvous: its own, or torchrun's default (pytorch/pytorch#175699)."""
+    ports = job.setting("master_port", launch.scope)
+    backends = job.setting("rendezvous_backend", launch.scope)
+    if ports or not backends or backends[0].strength is not Strength.DEFAULT:
+        return ports[0] if ports else None
+    is_free = in_range(pinned(job, "torch"), "2.12", "") is True
+    spelling = f"{launch.launcher} (without --master_port, before torch 2.12)"
+    return None if is_free else replace(backends[0], quantity="master_port", value=Known(29500), spelling=spelling)
 
 
 #: Linux's default port range for outgoing connections (net.ipv4.ip_local_port_range).
