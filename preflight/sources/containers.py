@@ -509,7 +509,7 @@ def is_container_file(path: str) -> bool:
 
 
 class DockerfileSource:
-    """Reads one Dockerfile."""
+    """Reads one Dockerfile; as a list of packages, only what its build installs."""
 
     name = "dockerfile"
     roles = ()
@@ -520,4 +520,8 @@ class DockerfileSource:
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """Read the variables of the last stage, and the launch that the image runs."""
-        return read_image(file, tree, scope)
+        reading = read_image(file, tree, scope)
+        if role != "requirements":
+            return reading
+        packages = tuple(claim for claim in reading.claims if claim.quantity == "package")
+        return Reading(packages, references=reading.references, suppressions=reading.suppressions)

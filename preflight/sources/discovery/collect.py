@@ -43,6 +43,7 @@ from preflight.sources.base import (
     suppressions,
 )
 from preflight.sources.configs.packages import CONDA_NAME, without_installed
+from preflight.sources.containers import is_container_file
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.tree import OverlayTree, note_at
 from preflight.sources.python.simulation import ranks, resolution
@@ -116,7 +117,7 @@ class JobCollector:
         self._add_requirements()
 
     def _add_requirements(self) -> None:
-        """Read the nearest list of packages above each started program.
+        """Read the nearest list of packages above each started program, or the packages of the nearest image.
 
         Rules about releases need the list, which contains the releases that the program expects. Packages that the job
         itself installs are closer to the launch and take precedence over the list.
@@ -128,15 +129,28 @@ class JobCollector:
         # A program that starts its ranks itself is a job without a launch line; one that is not in the tree has its
         # list beside the script that starts it.
         for program in started or [path for path in self.entries if path.endswith((".py", ".sh"))]:
-            for folder in Path(program).parents:
-                named = [name for name in self.recognised.tree.names(folder.as_posix()) if CONDA_NAME.fullmatch(name)]
-                paths = [(folder / name).as_posix() for name in (REQUIREMENTS, *sorted(named))]
-                found = [path for path in paths if isinstance(self.recognised.tree.read(path), SourceFile)]
-                if found:
-                    self._follow(_Step(found[0], "requirements"))
-                    break
+            folders = list(Path(program).parents)
+            found = next(filter(None, map(self._package_list, folders)), "")
+            found = found or next(filter(None, map(self._image, folders)), "")
+            if found:
+                self._follow(_Step(found, "requirements"))
         for path, stated in self.claims.items():
             stated[before.get(path, 0) :] = without_installed(stated[before.get(path, 0) :], claims)
+
+    def _package_list(self, folder: Path) -> str:
+        """Return the list of packages in a folder; empty if it has none."""
+        names = sorted(name for name in self.recognised.tree.names(folder.as_posix()) if CONDA_NAME.fullmatch(name))
+        paths = ((folder / name).as_posix() for name in (REQUIREMENTS, *names))
+        return next((path for path in paths if isinstance(self.recognised.tree.read(path), SourceFile)), "")
+
+    def _image(self, folder: Path) -> str:
+        """Return the only Dockerfile in a folder, if its image starts no ranks itself; empty if it has none."""
+        names = [name for name in self.recognised.tree.names(folder.as_posix()) if is_container_file(name)]
+        file = self.recognised.tree.read((folder / names[0]).as_posix()) if len(names) == 1 else None
+        source = self.recognised.source_of(file, "") if isinstance(file, SourceFile) else None
+        if not isinstance(file, SourceFile) or source is None:
+            return ""
+        return "" if self.recognised.reading(source, file, REACHED, WHOLE_JOB).launches else file.path
 
     def _follow(self, first: _Step) -> None:
         queue = deque([first])

@@ -30,7 +30,7 @@ from preflight.plugins.claim_text import counted, placed, quoted, where
 from preflight.sources.tables import load_table
 from preflight_rules.launch.world import counts_one_machine, gpus
 from preflight_rules.rendezvous.variables import closest
-from preflight_rules.settings.tables import in_range, pinned
+from preflight_rules.settings.tables import may_have, pinned
 
 _SOURCE = "accelerate"
 #: The rendezvous backends of torchrun (torch/distributed/elastic/rendezvous/registry.py, torch 2.13).
@@ -486,10 +486,9 @@ def _known_keys() -> frozenset[str]:
 
 def _lacks_key(key: str, version: str) -> bool:
     """Return whether the release that the job's files pin no longer has the key, or does not have it yet."""
-    row = load_table("accelerate_config").find(key)
-    return (
-        bool(version) and row is not None and key not in _CONVERTED and in_range(version, row.since, row.until) is False
-    )
+    table = load_table("accelerate_config")
+    row = table.find(key)
+    return row is not None and key not in _CONVERTED and not may_have(table, row, version)
 
 
 def _misspelt_finding(claim: Claim, key: str, near: str, section: str) -> Verdict:
