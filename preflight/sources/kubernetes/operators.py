@@ -221,8 +221,8 @@ def _ray(framework: str, spec: str) -> Shape:
 #: The objects by API version and kind, with the types of training-operator 1.9, trainer 2.3, mpi-operator 0.8, JobSet
 #: 0.12, LWS 0.10, Volcano 1.15, KubeRay 1.7 and Kubernetes 1.34.
 SHAPES = {
-    ("kubeflow.org/v1", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs"),
-    ("kubeflow.org/v1", "TFJob"): _kubeflow("tfReplicaSpecs"),
+    **{(f"kubeflow.org/{v}", "PyTorchJob"): _kubeflow("pytorchReplicaSpecs") for v in ("v1", "v1beta1", "v1beta2")},
+    **{(f"kubeflow.org/{v}", "TFJob"): _kubeflow("tfReplicaSpecs") for v in ("v1", "v1beta1", "v1beta2")},
     ("kubeflow.org/v1", "XGBoostJob"): _kubeflow("xgbReplicaSpecs"),
     ("kubeflow.org/v1", "PaddleJob"): _kubeflow("paddleReplicaSpecs"),
     ("kubeflow.org/v1", "JAXJob"): _kubeflow("jaxReplicaSpecs"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from preflight.sources.base import SSH_VALUES, SUBMITTERS, Command, SourceFile, Variable
 from preflight.sources.shell.abstract_machine import Machine
-from preflight.sources.shell.lookup import MPI_ALTERNATIVES
+from preflight.sources.shell.lookup import MPI_ALTERNATIVES, change_directory
 from preflight.sources.shell.shell_document import FileText, Lit, Place, Text
 from preflight.sources.shell.state import Kind, Positional, Slot, State, place_of, slots_from_environment
 from preflight.sources.shell.words import Field, join_words, literal, skip_characters, written_path
@@ -239,6 +239,7 @@ def _sbatch(fields: Sequence[Field], name: str) -> InnerShell | None:
     return InnerShell(None, None, (), (name,), reads_input=True)
 
 
+_ENGINES = frozenset(("docker", "podman", "nvidia-docker"))
 #: `srun --export=NAME=value`.
 _EXPORTED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
@@ -264,11 +265,23 @@ def inner_state(
         variables,
         dict(state.functions),
         Positional(inner_shell.arguments, "the inner script"),
-        state.directory,
+        _directory_in_container(machine, state, inner_shell, fields) or state.directory,
         prelude=state.prelude,
         batch=batch,
         is_elsewhere=state.is_elsewhere,
     )
+
+
+def _directory_in_container(
+    machine: Machine, state: State, inner_shell: InnerShell, fields: Sequence[Field]
+) -> str | None:
+    """Return the folder of the tree that `docker run -w DIRECTORY` starts in; None without the option or the folder."""
+    words = [field.known or "" for field in fields]
+    for word, following in itertools.pairwise(words) if _ENGINES.intersection(inner_shell.wrappers) else ():
+        option, _, value = word.partition("=")
+        if option in ("-w", "--workdir"):
+            return change_directory(machine, state, value or following)
+    return None
 
 
 def state_under_env(state: State, fields: Sequence[Field]) -> State:

@@ -965,7 +965,7 @@ def follow_inner_shell(
         if text is not None:
             _run_inner_text(machine, shell, text, found, place)
         elif path is not None:
-            _run_inner_file(machine, shell, state, path, found)
+            _run_inner_file(machine, shell, path, found)
 
 
 def _run_inner_text(machine: Machine, shell: State, text: Text, inner_shell: InnerShell, place: Place) -> None:
@@ -977,11 +977,11 @@ def _run_inner_text(machine: Machine, shell: State, text: Text, inner_shell: Inn
     run_statement(machine, shell, inside, inside.root)
 
 
-def _run_inner_file(machine: Machine, shell: State, state: State, path: Field, inner_shell: InnerShell) -> None:
+def _run_inner_file(machine: Machine, shell: State, path: Field, inner_shell: InnerShell) -> None:
     word = written_path(path)
-    text = machine.written_texts.get(lookup.written_key(machine, state, path.text))
+    text = machine.written_texts.get(lookup.written_key(machine, shell, path.text))
     if text is not None and (machine.trace is None or word is None or "sbatch" in inner_shell.wrappers):
-        target = lookup.locate(machine, state, word) if word is not None else None
+        target = lookup.locate(machine, shell, word) if word is not None else None
         if target is not None:
             machine.add_reference(target, "script", path.place)
         # Its header is that of a different job from the script's own; only the commands are read here.
@@ -990,12 +990,12 @@ def _run_inner_file(machine: Machine, shell: State, state: State, path: Field, i
         return
     if word is None:
         return
-    target = lookup.locate(machine, state, word)
+    target = lookup.locate(machine, shell, word)
     if target is None:
         if inner_shell.is_shell:
             machine.add_note(NoteKind.OUTSIDE, f"{word} is outside the root; it was not read", path.place)
         return
-    content = lookup.read_file(machine, state, word)
+    content = lookup.read_file(machine, shell, word)
     if content is None:
         if inner_shell.is_shell or word.endswith((".sh", ".bash")):
             machine.add_reference(target, "script", path.place)
