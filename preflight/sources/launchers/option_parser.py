@@ -439,6 +439,23 @@ def module_path(name: str, line: LaunchLine, tree: Tree) -> str:
     return found or relative(f"{flat}.py", line, tree) or f"{flat}.py"
 
 
+#: Files that name the commands that a package installs.
+_PACKAGE_FILES = ("pyproject.toml", "setup.cfg", "setup.py")
+
+
+def console_script(name: str, line: LaunchLine, tree: Tree) -> str:
+    """Return the file of the tree that an installed command runs; empty if no package of the tree declares it."""
+    declared = re.compile(rf"(?m)(?:^|[\"'])[ \t]*{re.escape(name)}[ \t]*=[ \t]*[\"']?([A-Za-z_][\w.]*):\w")
+    for file in (file_named(each, line, tree) for each in _PACKAGE_FILES if name):
+        match = declared.search(file.text) if file is not None else None
+        flat = match[1].replace(".", "/") if match is not None else ""
+        for folder in ("", "src/") if flat else ():
+            program = file_named(f"{folder}{flat}.py", line, tree)
+            if program is not None:
+                return program.path
+    return ""
+
+
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 #: `python` options that take a word; source: `python --help` of CPython 3.8 to 3.14.
 _VALUED = ("-W", "-X", "--check-hash-based-pycs")

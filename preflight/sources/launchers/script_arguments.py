@@ -71,6 +71,7 @@ from preflight.sources.launchers.option_parser import (
     Option,
     ScannedLine,
     Table,
+    console_script,
     declared_table,
     end_of_path,
     file_named,
@@ -514,7 +515,10 @@ def read_program(
         if not found and (file := file_named(end_of_path(word.parts), line, tree)) is not None:
             found = [(file.path, True)]
         # A command without a slash is looked for among the installed ones.
-        is_command = not python and not module and "/" not in word.spelling and not word.spelling.endswith(_SCRIPTS)
+        may_be_installed = not module and "/" not in word.spelling and not word.spelling.endswith(_SCRIPTS)
+        is_command = may_be_installed and not python
+        if may_be_installed and (installed := console_script(text_of(word) or "", line, tree)):
+            found, is_command = [(installed, True)], False
         for path, inside in found if not is_command else ():
             if inside and (len(found) == 1 or isinstance(tree.read(path), SourceFile)):
                 references.append(Reference(path, "script", word.span, line.scope, line.command.is_elsewhere))
