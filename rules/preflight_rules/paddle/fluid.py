@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted, where
 from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim, subjects
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
-from preflight_rules.launches import stated
+from preflight_rules.launches import subject_claims
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.roles import endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
@@ -321,7 +321,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only executors that the same script makes.
     """
-    for subject, device in stated(job, "server_executor_device"):
+    for subject, device in subject_claims(job, "server_executor_device"):
         if isinstance(device.value, Unresolved):
             yield unknown(subject, f"{quoted(device)} is unknown: {device.value.why}", at=device)
         elif "gpu" in device.alternatives:

@@ -34,7 +34,7 @@ from preflight_rules.data_tables import (
     known_variables,
     scheduler_variables,
 )
-from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, stated
+from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, subject_claims
 from preflight_rules.rendezvous.variables import closest, nearest
 
 #: Variables that choose a transport's interface; without them it uses the address of the node's host name.
@@ -147,7 +147,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Known limits: A name unlike all of these may be the site's own and is not judged.
     """
-    for subject, read in stated(job, "variable_read"):
+    for subject, read in subject_claims(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
         families = (*scheduler_variables(), *_paddle_variables())
         family = next((family for family in families if name.startswith(family.prefix)), None)
@@ -231,7 +231,7 @@ def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
     Known limits: If the right variable is set as well, or by a launcher, the other is treated as the script's own.
     """
     for wrong, meant in _RENDEZVOUS.items():
-        for subject, named in stated(job, f"env.{wrong}"):
+        for subject, named in subject_claims(job, f"env.{wrong}"):
             if named.source != "python" or not job.about("backend"):
                 continue
             if job.about(f"env.{meant}") or job.about(meant.lower()):

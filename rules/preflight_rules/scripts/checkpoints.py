@@ -21,7 +21,7 @@ from preflight_rules.launches import (
     not_on_several_ranks,
     on_several_nodes,
     runs_program,
-    stated,
+    subject_claims,
 )
 from preflight_rules.sizes.parallel_sizes import setups
 
@@ -53,7 +53,7 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     script. With local disks one copy per node may be intended; then put the node into the path.
     """
     reported: set[str] = set()
-    for subject, written in stated(job, "checkpoint_written"):
+    for subject, written in subject_claims(job, "checkpoint_written"):
         guard = written.because[0] if written.because else written
         if _EACH_NODE not in texts(written.value) or definitely_on_one_node(job, written):
             yield passed(subject)
@@ -95,7 +95,7 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only reported where the script itself shows that every rank reaches it.
     """
-    for subject, made in stated(job, "folder_made"):
+    for subject, made in subject_claims(job, "folder_made"):
         yield not_on_several_ranks(job, subject, made, f"the ranks that run {quoted(made)} are unknown") or failed(
             subject,
             f"{quoted(made)} is not under a condition on the rank: if two ranks reach it at once, one ends with"
@@ -149,7 +149,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
 
     Known limits: Calls between the two whose names suggest that they wait, save or train count as a barrier.
     """
-    for subject, changed in stated(job, "shared_path"):
+    for subject, changed in subject_claims(job, "shared_path"):
         kind = next(iter(texts(changed.value)), "")
         if not changed.alternatives:
             yield unknown(subject, f"whether others read what {quoted(changed)} writes depends on the run", at=changed)
@@ -191,7 +191,7 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     Known limits: Only reported where the script itself shows that every rank reaches it; a call in a function whose
     callers are unknown is not reported.
     """
-    for subject, written in stated(job, "checkpoint_written"):
+    for subject, written in subject_claims(job, "checkpoint_written"):
         if _EVERY_RANK not in texts(written.value) or definitely_one_rank(job, written):
             yield passed(subject)
         elif not runs_program(job) or written.condition:
@@ -275,7 +275,7 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
 
     Known limits: A shared /tmp is not recognized; paths known only at run time are not judged.
     """
-    for subject, read in stated(job, "local_checkpoint_read"):
+    for subject, read in subject_claims(job, "local_checkpoint_read"):
         nodes = on_several_nodes(job, read)
         wrote = read.because[0]
         undecided_verdict = undecided(subject, (read,))

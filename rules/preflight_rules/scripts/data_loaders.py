@@ -23,7 +23,7 @@ from preflight_rules.launches import (
     ranks_started,
     runs_program,
     started_files,
-    stated,
+    subject_claims,
 )
 
 _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
@@ -277,7 +277,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     its default only where that is certain.
     """
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
-        for subject, given in stated(job, quantity):
+        for subject, given in subject_claims(job, quantity):
             workers = _loader_claim(job, "dataloader_workers", given)
             counts = numbers(workers.value) if workers is not None else (0,)
             needs = all(value not in (None, False) for value in given.alternatives) and bool(given.alternatives)
@@ -293,7 +293,7 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
                 )
             else:
                 yield passed(subject)
-    for subject, sampler in stated(job, "dataloader_sampler"):
+    for subject, sampler in subject_claims(job, "dataloader_sampler"):
         if not sampler.spelling.startswith("batch_sampler"):
             continue
         excluded = [claim for claim in _excluded(job, sampler) if claim.condition == sampler.condition]
@@ -376,7 +376,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     library gets (`accelerator.prepare`, `trainer.fit`) counts as divided; where the program cannot be followed, so does
     every loader of a script that uses such a library.
     """
-    for subject, sampler in stated(job, "sampler_of_local_rank"):
+    for subject, sampler in subject_claims(job, "sampler_of_local_rank"):
         several = on_several_nodes(job, sampler)
         if several:
             yield failed(
@@ -390,7 +390,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
         else:
             yield unknown(subject, f"the number of nodes that run {quoted(sampler)} is unknown", at=sampler)
-    for subject, whole in stated(job, "data_unsplit"):
+    for subject, whole in subject_claims(job, "data_unsplit"):
         kind = joined(whole.alternatives)
         if definitely_one_rank(job, whole):
             yield passed(subject)
@@ -442,7 +442,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
     Known limits: Code elsewhere that balances the shares, as by a step limit, is not found.
     """
-    for subject, share in stated(job, "uneven_shards"):
+    for subject, share in subject_claims(job, "uneven_shards"):
         kind = joined(share.alternatives)
         if definitely_one_rank(job, share) or (kind in ("files", "readers") and _has_servers(job, share)):
             yield passed(subject)
@@ -553,7 +553,7 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A script that weights its gradients by batch size itself is correct.
     """
-    for subject, size in stated(job, "batch_size_of_rank"):
+    for subject, size in subject_claims(job, "batch_size_of_rank"):
         yield not_on_several_ranks(job, subject, size, f"no launch runs the loader of {quoted(size)}") or failed(
             subject,
             f"The batch size `{joined(size.alternatives)}` differs between ranks, but their gradients are averaged"
@@ -596,7 +596,7 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
     Known limits: A set of whole numbers has the same order in all processes; only `int(...)` items show that a set
     holds whole numbers.
     """
-    for subject, table in stated(job, "numbered_set"):
+    for subject, table in subject_claims(job, "numbered_set"):
         if job.about("env.PYTHONHASHSEED"):
             yield passed(subject)
             continue
@@ -638,7 +638,7 @@ def data_divided_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: A user-defined sampler counts if it stores its rank.
     """
-    for subject, divided in stated(job, "data_divided_twice"):
+    for subject, divided in subject_claims(job, "data_divided_twice"):
         if undecided_verdict := undecided(subject, (divided,)):
             yield undecided_verdict
             continue
@@ -672,7 +672,7 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
 
     Known limits: A seed that is set in another file is not seen.
     """
-    for subject, order in stated(job, "shard_order"):
+    for subject, order in subject_claims(job, "shard_order"):
         kind = joined(order.alternatives)
         if kind == "set" and job.about("env.PYTHONHASHSEED"):
             yield passed(subject)

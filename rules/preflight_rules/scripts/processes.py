@@ -14,7 +14,14 @@ from preflight.model.job.value import Scalar, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, joined, placed, quoted, why_unresolved
 from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
-from preflight_rules.launches import certainly_several, launches_of, nodes_of, ranks_started, started_files, stated
+from preflight_rules.launches import (
+    certainly_several,
+    launches_of,
+    nodes_of,
+    ranks_started,
+    started_files,
+    subject_claims,
+)
 
 _STARTERS = frozenset(
     {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "paddle"}
@@ -43,7 +50,7 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
 
     Known limits: A script that reads any of these variables may not spawn under a launcher, and is not judged.
     """
-    for subject, spawns in stated(job, "spawned_processes"):
+    for subject, spawns in subject_claims(job, "spawned_processes"):
         for launch in launches_of(job, spawns):
             processes = job.setting("processes_per_node", launch.scope)
             if launch.launcher not in _STARTERS or not processes:
@@ -86,7 +93,7 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only judged where a script spawns once and gives one world size.
     """
-    found = list(stated(job, "spawned_processes"))
+    found = list(subject_claims(job, "spawned_processes"))
     for subject, spawns in found:
         own = [c for c in job.about("world_size") if c.span.path == spawns.span.path and c.source == "python"]
         masks = [c for c in job.about("env.CUDA_VISIBLE_DEVICES") if c.span.path == spawns.span.path]
@@ -201,7 +208,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
     Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
     """
-    for subject, chosen in stated(job, "device_of_masked_list"):
+    for subject, chosen in subject_claims(job, "device_of_masked_list"):
         mask = _mask_in_force(job, chosen)
         listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
         if not listed and mask is not None:
@@ -214,7 +221,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
         else:
             certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
             yield _physical_index_finding(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
-    for subject, chosen in stated(job, "device_index"):
+    for subject, chosen in subject_claims(job, "device_index"):
         mask = _mask_in_force(job, chosen)
         listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
         if mask is None or not listed or len(found) != 1:
@@ -293,7 +300,7 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
     Known limits: A rank that is passed in from another file is not judged, nor is a script on one node.
     """
     reported: set[str] = set()
-    for subject, chosen in stated(job, "device_of_global_rank"):
+    for subject, chosen in subject_claims(job, "device_of_global_rank"):
         launches = list(launches_of(job, chosen))
         if not launches:
             yield unknown(subject, f"the number of nodes that run {quoted(chosen)} is not given", at=chosen)

@@ -21,7 +21,7 @@ from preflight_rules.launches import (
     ranks_started,
     runs_program,
     started_files,
-    stated,
+    subject_claims,
 )
 from preflight_rules.sizes.fsdp import is_value, only_claim
 
@@ -47,7 +47,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
 
     Known limits: A list known only at run time is not judged.
     """
-    for subject, given in stated(job, "ddp_device_count"):
+    for subject, given in subject_claims(job, "ddp_device_count"):
         counts = numbers(given.value)
         if isinstance(given.value, Unresolved) or why_unresolved((given,)) is not None:
             yield unknown(subject, f"the number of devices in {quoted(given)} is known only at run time", at=given)
@@ -84,7 +84,7 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only reported where both are in one function and use the same variable.
     """
-    for subject, late in stated(job, "sync_batchnorm_late"):
+    for subject, late in subject_claims(job, "sync_batchnorm_late"):
         wrap = late.because[0] if late.because else late
         if late.condition != wrap.condition:
             yield unknown(subject, f"{quoted(late)} depends on the branch `{late.condition}`", at=late)
@@ -123,7 +123,7 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     Known limits: With a scheduler that shows each task one GPU the script is correct; then, and for a script that no
     launch starts, the result is unknown. A module that the script imports may choose the GPU, in any function.
     """
-    for subject, moved in stated(job, "device_not_chosen"):
+    for subject, moved in subject_claims(job, "device_not_chosen"):
         found = list(launches_of(job, moved))
         if definitely_one_rank(job, moved):
             yield passed(subject)
@@ -219,7 +219,7 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     anyway.
     """
     reported: set[str] = set()
-    for subject, wraps in stated(job, "horovod_optimizer"):
+    for subject, wraps in subject_claims(job, "horovod_optimizer"):
         if job.about("horovod_broadcasts") or definitely_one_rank(job, wraps) or wraps.span.path in reported:
             yield passed(subject)
         elif wraps.span.path not in started_files(job):
@@ -262,7 +262,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer created in
     another function is not seen.
     """
-    for subject, optimizer in stated(job, "early_optimizer"):
+    for subject, optimizer in subject_claims(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
         if kind == "fsdp":
             yield _judge_wrapped(subject, optimizer)
@@ -376,7 +376,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         for followed in job.about("program_followed", launch.scope):
             if isinstance(followed.value, Unresolved):
                 yield unknown(launch.id, followed.value.why, at=followed)
-    for subject, leaving in stated(job, "rank_local_exit"):
+    for subject, leaving in subject_claims(job, "rank_local_exit"):
         step = leaving.because[0] if leaving.because else leaving
         kind, _, some = joined(leaving.alternatives).partition(" of ")
         early = not_on_several_ranks(job, subject, leaving, "no launch runs this loop")
@@ -428,7 +428,10 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     Known limits: Collectives over their own group (`group=...`) are not reported. Another function may contain the
     counterpart: it is an error only where the program was followed on several ranks, and one of them came to it alone.
     """
-    for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
+    for subject, call in (
+        *subject_claims(job, "guarded_collective"),
+        *subject_claims(job, "guarded_gather"),
+    ):
         divided = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
         if not divided:
             reason = "it waits for other ranks only if the model is divided among them, which is unknown"
@@ -460,12 +463,12 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             )
             for why in [] if sure else _unfollowed_reasons(job, call):
                 yield unknown(subject, f"whether the other ranks also reach {quoted(call)} is unknown: {why}", at=call)
-    for subject, call in stated(job, "collective_unmatched"):
+    for subject, call in subject_claims(job, "collective_unmatched"):
         if isinstance(call.value, Unresolved):
             yield not_on_several_ranks(job, subject, call) or unknown(
                 subject, f"only some ranks reach {quoted(call)}, and {call.value.why}", at=call
             )
-    for subject, call in stated(job, "collective_in_rank_loop"):
+    for subject, call in subject_claims(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
             f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has a "
@@ -475,7 +478,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             remedy="Give every rank the same number of steps.",
             waits_at="collective",
         )
-    for subject, save in stated(job, "guarded_trainer_save"):
+    for subject, save in subject_claims(job, "guarded_trainer_save"):
         stages = job.about("zero_stage", save.scope)
         own = job.about("setting.transformers.fsdp", save.scope)
         shards = [
@@ -518,7 +521,7 @@ def _needs_all_parts(job: Job, call: Claim) -> bool | None:
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
     """Return whether several ranks certainly run the script, and only one of them reaches the call."""
-    places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
+    places = {claim.span for _, claim in subject_claims(job, "collective_unmatched") if isinstance(claim.value, Known)}
     return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
@@ -555,7 +558,7 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A branch that calls other functions of the script, or has its own branches or loops, is not judged.
     """
-    for subject, call in stated(job, "collective_order_differs"):
+    for subject, call in subject_claims(job, "collective_order_differs"):
         early = not_on_several_ranks(job, subject, call)
         if early is not None:
             yield early
@@ -597,7 +600,7 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
     mostly ends the other ranks in time.
     """
-    for subject, call in stated(job, "group_left_on_failure"):
+    for subject, call in subject_claims(job, "group_left_on_failure"):
         early = not_on_several_ranks(job, subject, call)
         if early is not None:
             yield early
@@ -646,7 +649,7 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Functions in other files that the handler calls are not followed.
     """
-    for subject, handler in stated(job, "step_failure_swallowed"):
+    for subject, handler in subject_claims(job, "step_failure_swallowed"):
         step = handler.because[0] if handler.because else handler
         yield not_on_several_ranks(job, subject, handler, "no launch runs this loop") or failed(
             subject,
@@ -689,14 +692,14 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     Known limits: Any call in the job's files that may exchange gradients counts as an exchange. With an unknown library
     the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
     """
-    for subject, taken in stated(job, "gradients_taken"):
+    for subject, taken in subject_claims(job, "gradients_taken"):
         joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
         servers = [claim for claim in job.about("ps_mode", taken.scope) if True in claim.alternatives]
         # A run of the whole program shows both.
         joins = [*(claim for claim in taken.because if claim.quantity == "ranks_joined"), *joins]
         if joins and not servers:
             yield _exchange_verdict(job, subject, taken, joins[0])
-    for subject, around in stated(job, "gradient_exchange_bypassed"):
+    for subject, around in subject_claims(job, "gradient_exchange_bypassed"):
         if definitely_one_rank(job, around):
             yield passed(subject)
             continue
@@ -773,7 +776,7 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     Known limits: Any call that may save, in any file of the job, counts. An unknown library may save: then the result
     is unknown.
     """
-    for subject, saves in stated(job, "saves_while_training"):
+    for subject, saves in subject_claims(job, "saves_while_training"):
         limits = [
             claim
             for launch in launches_of(job, saves)
@@ -820,7 +823,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Known limits: A short loop that exists only for profiling is reported as well.
     """
-    for subject, profiler in stated(job, "profiles_every_step"):
+    for subject, profiler in subject_claims(job, "profiles_every_step"):
         if profiler.condition or not runs_program(job):
             yield unknown(subject, f"whether {quoted(profiler)} is on depends on the run", at=profiler)
             continue
