@@ -387,8 +387,8 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 scope.launch,
-                f"{quoted(requests[0])} requests InfiniBand, but {quoted(claim)} passes no InfiniBand device to the"
-                " container, so NCCL uses sockets.",
+                f"{quoted(requests[0])} requests InfiniBand, but {quoted(claim)} gets no such device,"
+                " so NCCL uses sockets.",
                 at=claim,
                 also=((requests[0], "requested here"), (launch, "over several nodes")),
                 remedy=_remedy(claim, "--device=/dev/infiniband --ulimit memlock=-1", "devices: [/dev/infiniband]"),

@@ -613,8 +613,7 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
         if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
             continue
         pods = workload.pods(trainers)
-        unresolved = undecided(workload.id, workload.in_force("gang_min"))
-        if unresolved is not None:
+        if unresolved := undecided(workload.id, workload.in_force("gang_min")):
             yield unresolved
             continue
         least = numbers(job_value(workload.in_force("gang_min"))) if workload.in_force("gang_min") else ()

@@ -397,8 +397,7 @@ class Run(NamedTuple):
     def undecided(self, *claims: Claim) -> Verdict | None:
         """Return why this run cannot be judged; None where everything is known."""
         given = (c for c in self.claims if c.quantity != self.degrees.computed)
-        verdict = undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch)
-        if verdict is not None:
+        if verdict := undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch):
             return verdict
         launch = self.setup.launch
         if self.setup.may_have_more_options and launch is not None:
