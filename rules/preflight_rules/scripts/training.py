@@ -393,7 +393,7 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
         location = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{condition}: {'only partial ranks reach it' if partial else f'each rank {effect}'}, and {wait_text}"
+            f"{condition}: {'only some ranks reach it' if partial else f'each rank {effect}'}, and {wait_text}"
             f" {quoted(step)} ({location}).",
             at=exit_claim,
             also=((step, "the others wait here"),),
