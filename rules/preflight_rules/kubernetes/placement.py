@@ -619,11 +619,7 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
 
 
 #: Values by which libfabric or NCCL is told to use a device, by variable.
-_NEEDS_DEVICE = {
-    "FI_PROVIDER": ("efa", "verbs"),
-    "NCCL_NET": ("ib", "aws libfabric"),
-    "FI_EFA_USE_DEVICE_RDMA": ("1",),
-}
+_NEEDS_DEVICE = {"FI_PROVIDER": ("efa", "verbs"), "NCCL_NET": ("ib", "aws libfabric"), "FI_EFA_USE_DEVICE_RDMA": ("1",)}
 
 
 @rule(

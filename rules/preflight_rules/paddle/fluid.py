@@ -611,12 +611,7 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
 
 
 def _shares(
-    job: Job,
-    subject: str,
-    scope: Scope,
-    transpiler: Claim,
-    parameters: Sequence[Claim],
-    servers: tuple[Claim, ...],
+    job: Job, subject: str, scope: Scope, transpiler: Claim, parameters: Sequence[Claim], servers: tuple[Claim, ...]
 ) -> Verdict:
     settings = [
         c

@@ -453,10 +453,7 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
     Known limits: Only numbers and lists of one launch are compared.
     """
     for subject, scope, launch in subjects(job):
-        for quantity, listed in (
-            ("ps_servers", "ps_server_endpoints"),
-            ("ps_workers", "ps_worker_endpoints"),
-        ):
+        for quantity, listed in (("ps_servers", "ps_server_endpoints"), ("ps_workers", "ps_worker_endpoints")):
             counts = [c for c in job.about(quantity, scope) if c.value and not _is_list(job, c, listed, scope)]
             lists = job.setting(listed, scope)
             if not counts or not lists:

@@ -652,9 +652,7 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
         unresolved = why_unresolved(tasks, launch)
         if unresolved is not None:
             yield unknown(
-                launch.id,
-                f"tasks per node: {quoted(unresolved[0])} is unknown: {unresolved[1]}",
-                at=tasks[0],
+                launch.id, f"tasks per node: {quoted(unresolved[0])} is unknown: {unresolved[1]}", at=tasks[0]
             )
         elif not certainly_several(job_value(tasks)) or _starts_one_rank(job, launch):
             yield passed(launch.id)
@@ -824,9 +822,7 @@ def _first_node_verdict(job: Job, launch: Launch, required: Claim) -> Verdict:
     node_ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
     if any(not _is_own_task_rank(claim) for claim in node_ranks):
         return unknown(
-            launch.id,
-            f"{launch.launcher} has a node rank: something else may start the other nodes",
-            at=launch,
+            launch.id, f"{launch.launcher} has a node rank: something else may start the other nodes", at=launch
         )
     count, grants = joined(numbers(required.value)), _header_nodes(job)
     name, starter = SCHEDULERS[grants[0].source if grants else "slurm"]

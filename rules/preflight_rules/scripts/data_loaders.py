@@ -404,12 +404,7 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
         elif not job.launches and not job.about("starts_processes"):
             yield unknown(subject, "no launch line starts several processes", at=unsplit)
         else:
-            yield failed(
-                subject,
-                f"{quoted(unsplit)} {_FAULTS[kind]}.",
-                at=unsplit,
-                remedy=_REMEDIES[kind],
-            )
+            yield failed(subject, f"{quoted(unsplit)} {_FAULTS[kind]}.", at=unsplit, remedy=_REMEDIES[kind])
 
 
 _SHARE_FAULTS = {

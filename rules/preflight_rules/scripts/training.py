@@ -427,10 +427,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     counterpart: the finding is an error only where the program was followed on several ranks and only one of them
     reached the call.
     """
-    for subject, call in (
-        *subject_claims(job, "guarded_collective"),
-        *subject_claims(job, "guarded_gather"),
-    ):
+    for subject, call in (*subject_claims(job, "guarded_collective"), *subject_claims(job, "guarded_gather")):
         needs_all = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
         if not needs_all:
             reason = "it waits for other ranks only if the model is divided among them, which is unknown"

@@ -370,12 +370,7 @@ def _places(job: Job, framework: str) -> dict[_Mark, Given]:
         found.setdefault(_mark_of(claim.because[0]), {})[key] = claim
     return {
         at: Given(
-            job,
-            framework,
-            at[1].path,
-            keys,
-            complete=keys[CALL].alternatives == (True,),
-            certain=_is_of_script(keys),
+            job, framework, at[1].path, keys, complete=keys[CALL].alternatives == (True,), certain=_is_of_script(keys)
         )
         for at, keys in found.items()
     }

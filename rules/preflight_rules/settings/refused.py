@@ -339,10 +339,7 @@ def _unknown_argument(place: Given, key: str, claim: Claim, version: str, names:
         reason = f"{quoted(claim)}: transformers {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
     nearest = _RENAMED.get(key) or names.nearest(
-        claim,
-        "TrainingArguments",
-        key,
-        lambda: (name for name, other in _arguments().items() if not other.until),
+        claim, "TrainingArguments", key, lambda: (name for name, other in _arguments().items() if not other.until)
     )
     newest = load_table("training_arguments").newest
     return unknown_name(

@@ -21,12 +21,7 @@ from preflight_rules.sizes.parallel_sizes import Setup, setups
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).
 _MEGATRON_OPTIONS = frozenset(
-    (
-        "--tensor-model-parallel-size",
-        "--pipeline-model-parallel-size",
-        "--num-attention-heads",
-        "--num-layers",
-    )
+    ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--num-attention-heads", "--num-layers")
 )
 
 
@@ -181,10 +176,7 @@ def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tup
         launch.id,
         f"{quoted(total[0])} is not a multiple of {quoted(micro[0])} x {replicas} replicas = {unit}.",
         at=total[0],
-        also=(
-            (micro[0], "micro batch"),
-            *((c, "determines the replicas") for c in (*sizes, *distinct(because))),
-        ),
+        also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*sizes, *distinct(because)))),
         remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
     )
 

@@ -223,10 +223,7 @@ def _named_model_verdict(
         f"{quoted(model)} has {format_parameters(parameters)}: with {placed(stages[0])}{among} each rank holds at least"
         f" {format_gibibytes(kept)}, more than {room.shown}.",
         at=stages[0],
-        also=(
-            (model, format_parameters(parameters)),
-            *(((room.claim, "the GPU"),) if room.claim is not None else ()),
-        ),
+        also=((model, format_parameters(parameters)), *(((room.claim, "the GPU"),) if room.claim is not None else ())),
         remedy="Use ZeRO stage 3, offload optimizer states, or start more ranks.",
     )
 
@@ -279,12 +276,7 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
 
 
 def _host_memory_verdict(
-    job: Job,
-    subject: str,
-    scope: Scope,
-    launch: Launch | None,
-    named: tuple[int, Claim],
-    limits: tuple[Claim, ...],
+    job: Job, subject: str, scope: Scope, launch: Launch | None, named: tuple[int, Claim], limits: tuple[Claim, ...]
 ) -> Verdict:
     parameters, model = named
     limit = max(numbers(job_value(limits)) or (0,)) * 1024 * 1024
