@@ -520,7 +520,7 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
                     f"{quoted(claim)} has `{faulty[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile:"
                     " it stops."
                     if in_file
-                    else f"{quoted(claim)} gives {faulty[0]} no number of slots, but horovodrun requires slots for every"
+                    else f"{quoted(claim)} gives {faulty[0]} no number of slots, which horovodrun requires for every"
                     " host: it stops with 'Invalid host input'.",
                     at=claim,
                     also=((launch, "started here"),),
