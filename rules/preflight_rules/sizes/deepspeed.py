@@ -38,7 +38,7 @@ from preflight.plugins.questions import SubjectQuestion, stated_by, subjects, su
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.launches import ranks_started
 from preflight_rules.rendezvous.variables import distance
-from preflight_rules.settings.given import is_compared
+from preflight_rules.settings.places import compares_with_deepspeed
 from preflight_rules.settings.tables import in_range, pinned, settings
 
 #: Text for an unknown number of nodes: deepspeed without a hostfile starts only on its own node.
@@ -384,7 +384,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     have another meaning, and are not judged.
     """
     for subject, scope, launch in subjects(job):
-        if is_compared(job, launch):
+        if compares_with_deepspeed(job, launch):
             yield passed(subject)
             continue
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):

@@ -34,7 +34,7 @@ from preflight.plugins.questions import (
 from preflight.sources.tables import load_table
 from preflight_rules.launches import certainly_several
 from preflight_rules.rendezvous.variables import closest
-from preflight_rules.settings.given import given, is_compared
+from preflight_rules.settings.places import compares_with_deepspeed, place_settings
 from preflight_rules.sizes.deepspeed import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
 _TRAINER_SOURCES = ("arguments", "trainer", "python", "dataclass")
@@ -94,7 +94,7 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     defaults are not compared, because the script may set others.
     """
     for subject, scope, launch in subjects(job):
-        if is_compared(job, launch):
+        if compares_with_deepspeed(job, launch):
             yield passed(subject)
             continue
         for quantity, (trainer_name, deepspeed_name) in _COMPARED_QUANTITIES.items():
@@ -393,7 +393,7 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     # CFG003 judges files that are parsed for TrainingArguments alone.
     strict_paths = {
         claim.span.path
-        for place in given(job, "transformers")
+        for place in place_settings(job, "transformers")
         if place.parser is not None and place.parser.alternatives == (True,)
         for claim in place.keys.values()
     }
@@ -494,7 +494,9 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
 def _best_model_severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
     if launch is None:
         return Severity.WARNING
-    is_parsed = any(place.launch is launch and place.parser is not None for place in given(job, "transformers"))
+    is_parsed = any(
+        place.launch is launch and place.parser is not None for place in place_settings(job, "transformers")
+    )
     return Severity.WARNING if best.source == "arguments" and not is_parsed else None
 
 
