@@ -13,7 +13,7 @@ from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import certainly_several, nodes_spanned
-from preflight_rules.rendezvous.addresses import address_in_force
+from preflight_rules.rendezvous.addresses import address_claims
 
 #: Words in an image name for a build with or without accelerator support.
 _ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
@@ -290,7 +290,7 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
 def _is_of_another_host(job: Job, launch: Launch) -> bool:
     """Return whether the rendezvous address is outside the networks that Docker creates on one host."""
-    hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
+    hosts = [host_of(text) for claim in address_claims(job, launch) for text in texts(claim.value)]
     on_bridge = _OWN_ADDRESS.search(launch.span.snippet) is not None or "podman" in launch.wrappers
     return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)
 

@@ -19,7 +19,13 @@ from preflight_rules.launches import (
     starting_file,
     waited_between,
 )
-from preflight_rules.rendezvous.arguments import RankedProcess, first_difference, groups, peers, processes_of_ranks
+from preflight_rules.rendezvous.arguments import (
+    RankedProcess,
+    first_difference,
+    node_groups,
+    paddle_peers,
+    processes_of_ranks,
+)
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
 _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
@@ -434,7 +440,7 @@ def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
     Known limits: A program for GPUs of different sizes may use different batch sizes on purpose.
     """
     starts = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
-    for group in (*groups(job), *starts, *peers(job)):
+    for group in (*node_groups(job), *starts, *paddle_peers(job)):
         for quantity, meaning in _BATCH_QUANTITIES.items():
             batches = [(launch, claims) for launch in group if (claims := job.setting(quantity, launch.scope))]
             if len(batches) < 2:

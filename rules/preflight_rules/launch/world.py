@@ -37,7 +37,7 @@ from preflight_rules.launches import (
     ranks_started,
     roots,
 )
-from preflight_rules.rendezvous.arguments import groups, peers
+from preflight_rules.rendezvous.arguments import node_groups, paddle_peers
 from preflight_rules.sizes.memory import named_gpu
 
 _UNITS = {
@@ -443,8 +443,8 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     Known limits: torchrun itself can run nodes of different size; a job that is designed for this can ignore the rule.
     """
     # With a list of addresses, each node numbers the ranks of all nodes by its own number of processes.
-    listed_groups = (group for group in peers(job) if job.setting("hosts", group[0].scope))
-    for group in (*groups(job), *listed_groups):
+    listed_groups = (group for group in paddle_peers(job) if job.setting("hosts", group[0].scope))
+    for group in (*node_groups(job), *listed_groups):
         counts = [(launch, job.value_claims("processes_per_node", launch.scope)) for launch in group]
         counts = [(launch, claims) for launch, claims in counts if claims]
         if len(counts) < 2:
@@ -786,7 +786,7 @@ def _judge_pods(job: Job) -> Iterator[Verdict]:
             claim
             for role in trainers
             for quantity in ("node_label", "gpu_type")
-            for claim in role.in_force(quantity)
+            for claim in role.setting(quantity)
             if _named_models(claim)
         ]
         if has_servers or not claims or not certainly_several(workload.pods(trainers)):

@@ -855,7 +855,7 @@ def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]
         for role in servers:
-            limits = role.in_force("pod_cpus") or role.in_force("pod_cpu_requests")
+            limits = role.setting("pod_cpus") or role.setting("pod_cpu_requests")
             if not limits or not workload.trainers:
                 continue
             undecided_verdict = undecided(workload.id, (limits[0], role.count))
@@ -866,7 +866,7 @@ def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
     cores, servers = _largest_number(limit), _largest_number(role.count)
     used = 0.0
     for trainer in workload.trainers:
-        own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
+        own = trainer.setting("pod_cpus") or trainer.setting("pod_cpu_requests")
         used += _largest_number(trainer.count) * (_largest_number(own[0]) if own else 0)
     total = cores * servers
     if cores >= 1 and total >= used * _LEAST_SHARE:

@@ -603,13 +603,13 @@ def _pods_offer(job: Job, quantity: str) -> _Offer | None:
     """Return the resources of all pods of the only Ray object; None if unknown or if there are several objects."""
     ray_workloads = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
     if len(ray_workloads) != 1 or any(
-        claim.value != Known(False) for claim in ray_workloads[0].in_force("ray_autoscales")
+        claim.value != Known(False) for claim in ray_workloads[0].setting("ray_autoscales")
     ):
         return None
     total, largest = 0.0, 0.0
     because: list[Claim] = []
     for role in ray_workloads[0].roles:
-        claims = role.in_force("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.in_force(quantity)
+        claims = role.setting("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.setting(quantity)
         count = known_number(role.count.value)
         amounts = [item for claim in claims for item in claim.alternatives if isinstance(item, (int, float))]
         if count is None or len(amounts) != len(claims) or (not claims and quantity == "pod_cpus"):
@@ -794,7 +794,7 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         # The first container of a pod is Ray's.
         roles = [role for role in workload.roles if known_number(role.count.value) != 0]
-        images = [(role, claim) for role in roles for claim in role.in_force("pod_image")[:1]]
+        images = [(role, claim) for role in roles for claim in role.setting("pod_image")[:1]]
         if not workload.kind.startswith("Ray") or len(images) < 2:
             continue
         tags = [(claim, match) for _, claim in images for match in [_IMAGE.fullmatch("".join(texts(claim.value)))]]

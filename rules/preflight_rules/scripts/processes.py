@@ -209,7 +209,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
     """
     for subject, choice in subject_claims(job, "device_of_masked_list"):
-        mask = _mask_in_force(job, choice)
+        mask = _effective_mask(job, choice)
         devices = next((tuple(value) for value in choice.alternatives if isinstance(value, tuple)), ())
         if not devices and mask is not None:
             devices = _listed_devices(mask)
@@ -224,7 +224,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
                 subject, choice, mask, devices, missing, None if is_certain else Severity.WARNING
             )
     for subject, choice in subject_claims(job, "device_index"):
-        mask = _mask_in_force(job, choice)
+        mask = _effective_mask(job, choice)
         devices, indices = _listed_devices(mask) if mask is not None else (), numbers(choice.value)
         if mask is None or not devices or len(indices) != 1:
             continue
@@ -239,7 +239,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
             yield _physical_index_finding(subject, choice, mask, devices, [indices[0]], severity)
 
 
-def _mask_in_force(job: Job, choice: Claim) -> Claim | None:
+def _effective_mask(job: Job, choice: Claim) -> Claim | None:
     """Return the CUDA_VISIBLE_DEVICES in effect when a GPU is chosen: the script's own, else its launch's; None if"
     " unknown."""
     script_mask = next((c for c in job.about(_MASK) if c.span.path == choice.span.path), None)
