@@ -11,7 +11,4 @@ from pathlib import Path
 from preflight._util import toml
 from preflight.plugins.pack import Pack, modules
 
-PACK = Pack(
-    items=modules(__name__, str(Path(__file__).parent)),
-    areas=toml.beside(__file__, "data/areas.toml"),
-)
+PACK = Pack(items=modules(__name__, str(Path(__file__).parent)), areas=toml.beside(__file__, "data/areas.toml"))

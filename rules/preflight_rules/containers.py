@@ -13,11 +13,11 @@ from preflight.model.job.value import Symbol, numbers, symbols_in, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
 from preflight_rules.launches import certainly_several, nodes_spanned
-from preflight_rules.rendezvous.addresses import address_in_force
+from preflight_rules.rendezvous.addresses import address_claims
 
 #: Words in an image name for a build with or without accelerator support.
 _ACCELERATED = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|rocm|(?:^|[-_/:.])gpu(?:$|[-_/:.\d])|cudnn|megatron|nemo")
-#: Signs of NVIDIA's GPUs alone; an image for AMD's brings its own ROCm, and Apptainer mounts their device files anyway.
+#: Signs of NVIDIA GPUs. An image for AMD GPUs contains ROCm, and Apptainer mounts AMD's device files without an option.
 _NVIDIA = re.compile(r"cuda|cu\d{2,3}\b|nvidia|nvcr\.io|cudnn")
 _NO_ACCELERATOR = re.compile(r"(?:^|[-_/:.])(?:cpu|xpu|tpu|neuron\w*)(?:$|[-_/:.\d])")
 #: Usual names of training programs.
@@ -33,7 +33,7 @@ _OTHER_WORK = re.compile(
 _CUDA_WORDS = re.compile(r"\bcuda\b|\bnccl\b|--gpus?[= ]|--num[_-]gpus|--fp16|--bf16|--nproc[_-]per[_-]node")
 _SHELLS = re.compile(r"(?:/\S*/)?(?:ba|z|da|k)?sh(?:\s+-[il]+)?$")
 _SMALL_SHM_MIB = 256
-#: Backends that exchange data over sockets, or in their own way.
+#: Backends that do not use NCCL's shared memory.
 _WITHOUT_NCCL = {"gloo", "mpi"}
 #: `torch:2.4-cpu`, `pytorch-cpu:latest`
 _CPU_IMAGE = re.compile(r"(?:^|[/:._-])cpu(?:$|[/:._-])")
@@ -74,16 +74,18 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     Fix: `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
 
     Known limits: A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows:
-    hence medium confidence. A training command whose image and options name no accelerator is left alone.
+    hence medium confidence. A training command whose image and options name no accelerator is not judged.
     """
     for claim, scope, launch in _containers(job):
         sign = _gpu_sign(job, claim, scope, launch)
         if not sign:
             continue
-        given = job.setting("container_gpus", scope)
-        if any(isinstance(each.value, Unresolved) for each in given):
-            yield unknown(scope.launch, f"{quoted(given[0])} may contain the option that gives it GPUs", at=given[0])
-        elif given:
+        options = job.setting("container_gpus", scope)
+        if any(isinstance(option.value, Unresolved) for option in options):
+            yield unknown(
+                scope.launch, f"{quoted(options[0])} may contain the option that gives it GPUs", at=options[0]
+            )
+        elif options:
             yield passed(scope.launch)
         elif claim.spelling.startswith(("apptainer", "singularity")) and not _NVIDIA.search(
             f"{sign} {_joined_text((claim,))}".lower()
@@ -110,7 +112,7 @@ def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
 
 
 def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
-    """Return the sign that a container trains on GPUs; empty without one."""
+    """Return the text that shows that a container trains on GPUs, for display; empty if nothing shows it."""
     command = _joined_text(job.setting("container_command", scope))
     if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
         return ""
@@ -122,9 +124,9 @@ def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> st
     if _CUDA_WORDS.search(command) and "gloo" not in command and "cpu" not in command:
         return f"`{command[:60]}`"
     for name in ("env.CUDA_VISIBLE_DEVICES", "env.NVIDIA_VISIBLE_DEVICES", "env.NCCL_DEBUG", "env.NCCL_SOCKET_IFNAME"):
-        found = job.setting(name, scope)
-        if found and texts(found[0].value) not in (("",), ("-1",), ("void",), ("none",)):
-            return quoted(found[0])
+        claims = job.setting(name, scope)
+        if claims and texts(claims[0].value) not in (("",), ("-1",), ("void",), ("none",)):
+            return quoted(claims[0])
     return ""
 
 
@@ -155,14 +157,15 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
         sharing = _sharing_processes(job, scope, launch)
         if sharing is None:
             continue
-        ranks, many = sharing
+        evidence, processes = sharing
         sizes = job.setting("shm_mib", scope)
         if not sizes:
             yield failed(
                 scope.launch,
-                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(ranks)} starts {many} that share it.",
+                f"{quoted(claim)} leaves /dev/shm at Docker's 64 MiB, and {placed(evidence)} starts {processes} that"
+                " share it.",
                 at=claim,
-                also=((ranks, many),),
+                also=((evidence, processes),),
                 remedy=_remedy(claim, "--ipc=host` or `--shm-size=16g", "ipc: host` or `shm_size: 16gb"),
             )
         elif any(Symbol.CONTAINER_OPTIONS in symbols_in(size.value) for size in sizes):
@@ -170,10 +173,10 @@ def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
         elif _too_small(sizes):
             yield failed(
                 scope.launch,
-                f"{quoted(sizes[0])} leaves {joined(numbers(sizes[0].value))} MiB in /dev/shm, and {placed(ranks)}"
-                f" starts {many} that share it.",
+                f"{quoted(sizes[0])} leaves {joined(numbers(sizes[0].value))} MiB in /dev/shm, and {placed(evidence)}"
+                f" starts {processes} that share it.",
                 at=sizes[0],
-                also=((ranks, many),),
+                also=((evidence, processes),),
                 remedy="Use `--ipc=host`, or a size of several GiB.",
             )
         else:
@@ -185,22 +188,26 @@ def _too_small(sizes: tuple[Claim, ...]) -> bool:
 
 
 def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
-    """Return the claim that several processes share the container's memory, and their description; None without one."""
+    """Return the claim which shows that several processes share the container's memory, and a description of the
+    processes; None if nothing shows it.
+    """
     if launch is not None:
-        shares = not _is_without_nccl(job, scope, launch)
-        return (_several_ranks_claim(_several_ranks_evidence(job, launch)) if shares else None) or _workers(job, scope)
+        shares_memory = not _is_without_nccl(job, scope, launch)
+        return (_several_ranks_claim(_several_ranks_evidence(job, launch)) if shares_memory else None) or _workers(
+            job, scope
+        )
     command = _joined_text(job.setting("container_command", scope)).strip()
-    if _TRAINING.search(command) and (found := _workers(job, scope)) is not None:
-        return found
+    if _TRAINING.search(command) and (workers := _workers(job, scope)) is not None:
+        return workers
     if (command and not _SHELLS.match(command)) or not job.setting("container_gpus", scope):
         return None
-    inside = {claim.scope.launch for claim in job.about("container_run")}
+    launches_in_containers = {claim.scope.launch for claim in job.about("container_run")}
     path = scope.launch.rpartition(":")[0]
     for other in job.launches:
-        if other.id not in inside and other.span.path == path and "srun" not in other.wrappers:
-            typed = _several_ranks_claim(_several_ranks_evidence(job, other))
-            if typed is not None:
-                return typed
+        if other.id not in launches_in_containers and other.span.path == path and "srun" not in other.wrappers:
+            ranks = _several_ranks_claim(_several_ranks_evidence(job, other))
+            if ranks is not None:
+                return ranks
     return None
 
 
@@ -228,11 +235,11 @@ def _workers(job: Job, scope: Scope) -> tuple[Claim, str] | None:
 def _several_ranks_evidence(job: Job, launch: Launch) -> Claim | None:
     nodes, _ = nodes_spanned(job, launch)
     for quantity in ("processes_per_node", "tasks_per_node", "tasks"):
-        found = job.setting(quantity, launch.scope)
+        claims = job.setting(quantity, launch.scope)
         if quantity == "tasks" and certainly_several(nodes):
             continue
-        if found and certainly_several(job_value(found)):
-            return found[0]
+        if claims and certainly_several(job_value(claims)):
+            return claims[0]
     return None
 
 
@@ -266,15 +273,15 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
         if any(isinstance(each.value, Unresolved) for each in network):
             yield unknown(scope.launch, f"{quoted(network[0])} may choose the network", at=network[0])
         elif not network or all(name in ("bridge", "default") for name in names):
-            certain = _is_of_another_host(job, launch)
+            is_certain = _is_of_another_host(job, launch)
             yield failed(
                 scope.launch,
                 f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
                 at=network[0] if network else claim,
                 also=((launch, "over several nodes"),),
                 remedy=_remedy(claim, "--network=host", "network_mode: host"),
-                severity=None if certain else Severity.WARNING,
-                confidence=None if certain else Confidence.MEDIUM,
+                severity=None if is_certain else Severity.WARNING,
+                confidence=None if is_certain else Confidence.MEDIUM,
                 waits_at="rendezvous",
             )
         else:
@@ -283,12 +290,12 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
 
 def _is_of_another_host(job: Job, launch: Launch) -> bool:
     """Return whether the rendezvous address is outside the networks that Docker creates on one host."""
-    hosts = [host_of(text) for claim in address_in_force(job, launch) for text in texts(claim.value)]
+    hosts = [host_of(text) for claim in address_claims(job, launch) for text in texts(claim.value)]
     on_bridge = _OWN_ADDRESS.search(launch.span.snippet) is not None or "podman" in launch.wrappers
     return bool(hosts) and not on_bridge and all(is_address(host) and not host.startswith("172.") for host in hosts)
 
 
-#: An address for the container in a network of this host.
+#: The option that gives the container an address in a network of this host.
 _OWN_ADDRESS = re.compile(r"--ip[ =]")
 
 
@@ -318,11 +325,11 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
         devices = [each for each in job.setting("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
         if not devices:
             continue
-        locked = job.setting("container_memlock", scope)
-        capable = [each for each in job.about("pod_capability", scope) if _raises_memlock(each)]
-        if any(isinstance(each.value, Unresolved) for each in (*locked, *job.about("pod_capability", scope))):
+        memlock_claims = job.setting("container_memlock", scope)
+        capability_claims = [each for each in job.about("pod_capability", scope) if _raises_memlock(each)]
+        if any(isinstance(each.value, Unresolved) for each in (*memlock_claims, *job.about("pod_capability", scope))):
             yield unknown(scope.launch, "the limit of locked memory is known only at run time", at=devices[0])
-        elif locked or capable:
+        elif memlock_claims or capability_claims:
             yield passed(scope.launch)
         else:
             yield failed(
@@ -339,7 +346,7 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     "container-without-rdma-devices",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no launch in a container asks for InfiniBand",
+    otherwise="no launch in a container requests InfiniBand",
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes names InfiniBand adapters, but its container does not get their devices.
@@ -357,31 +364,33 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
     Known limits: A runtime that passes the devices to every container is not seen.
     """
     for claim, scope, launch in _containers(job):
-        wanted = [
+        requests = [
             each
             for each in (*job.setting("env.NCCL_IB_HCA", scope), *job.setting("env.NCCL_IB_DISABLE", scope))
             if each.quantity == "env.NCCL_IB_HCA" or texts(each.value) == ("0",)
         ]
         disabled = any(texts(each.value) == ("1",) for each in job.setting("env.NCCL_IB_DISABLE", scope))
-        if launch is None or not wanted or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
+        if launch is None or not requests or disabled or not re.match(r"docker|podman|nerdctl", claim.spelling):
             continue
         devices = [each for each in job.about("host_path", scope) if "/dev/infiniband" in _joined_text((each,))]
-        unread = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
-        capable = [each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _joined_text((each,)).upper()]
-        spanned, _ = nodes_spanned(job, launch)
-        if devices or capable:
+        unresolved = [each for each in job.about("host_path", scope) if isinstance(each.value, Unresolved)]
+        privileged = [
+            each for each in job.about("pod_capability", scope) if "PRIVILEGED" in _joined_text((each,)).upper()
+        ]
+        node_count, _ = nodes_spanned(job, launch)
+        if devices or privileged:
             yield passed(scope.launch)
-        elif not certainly_several(spanned):
-            yield unknown(scope.launch, "the number of nodes is unknown or 1", at=wanted[0])
-        elif unread:
+        elif not certainly_several(node_count):
+            yield unknown(scope.launch, "the number of nodes is unknown or 1", at=requests[0])
+        elif unresolved:
             yield unknown(scope.launch, f"{quoted(claim)} has options that may give it the devices", at=claim)
         else:
             yield failed(
                 scope.launch,
-                f"{quoted(wanted[0])} asks for InfiniBand, but {quoted(claim)} gets no such device: NCCL finds none"
-                " and uses sockets.",
+                f"{quoted(requests[0])} requests InfiniBand, but {quoted(claim)} gets no such device,"
+                " so NCCL uses sockets.",
                 at=claim,
-                also=((wanted[0], "asked for here"), (launch, "over several nodes")),
+                also=((requests[0], "requested here"), (launch, "over several nodes")),
                 remedy=_remedy(claim, "--device=/dev/infiniband --ulimit memlock=-1", "devices: [/dev/infiniband]"),
             )
 

@@ -1,10 +1,11 @@
-"""Versioned knowledge as data: the tables of `data/`, read once."""
+"""Load the versioned tables in `data/`, each once."""
 
 from __future__ import annotations
 
 import functools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ class Contradiction(NamedTuple):
 
     name: str
     values: str
-    names: tuple[str, ...]
+    names: Sequence[str]
     others: str
     why: str
     remedy: str
@@ -53,10 +54,10 @@ class SchedulerVariables(NamedTuple):
 
 @functools.cache
 def instance_gpus(name: str) -> int | None:
-    """Return the accelerators of a cloud machine type; None for a type that is not in the table."""
-    plain = name.strip().lower().removeprefix("ml.")
+    """Return the number of accelerators of a cloud machine type; None for a type that is not in the table."""
+    machine_type = name.strip().lower().removeprefix("ml.")
     for row in table("instances")["instance"]:
-        if re.fullmatch(row["pattern"], plain):
+        if re.fullmatch(row["pattern"], machine_type):
             return int(row["gpus"])
     return None
 
@@ -79,7 +80,7 @@ def accepted_values() -> dict[str, Accepted]:
 
 @functools.cache
 def leftovers() -> tuple[Leftover, ...]:
-    """Return the debugging settings of the table."""
+    """Return the debugging settings in the table `values`."""
     rows = table("values")["leftover"]
     return tuple(Leftover(row["name"], tuple(row["values"]), row["severity"], row["why"]) for row in rows)
 
@@ -87,9 +88,8 @@ def leftovers() -> tuple[Leftover, ...]:
 @functools.cache
 def contradictions(kind: str) -> tuple[Contradiction, ...]:
     """Return pairs of settings that exclude each other, of the kind `void` or `provider`."""
-    keys = ("name", "values", "others", "why", "remedy", "severity")
     return tuple(
-        Contradiction(**{key: row[key] for key in keys}, names=tuple(row["names"]))
+        Contradiction(**{key: row[key] for key in Contradiction._fields})
         for row in table("contradictions")["row"]
         if row["kind"] == kind
     )
@@ -106,7 +106,6 @@ def scheduler_variables() -> tuple[SchedulerVariables, ...]:
     )
 
 
-@functools.cache
 @functools.cache
 def companions() -> frozenset[str]:
     """Return the packages whose releases are each built for one release of torch."""
@@ -142,7 +141,7 @@ def gpu_rows() -> tuple[GpuRow, ...]:
 def table(name: str) -> dict[str, Any]:
     """Return the table `data/NAME.toml`. It is read once; callers must not change it."""
     generated = _FOLDER / f"{name}.json"
-    if generated.exists():
-        found: dict[str, Any] = json.loads(generated.read_text(encoding="utf-8"))
-        return found
-    return toml.load(_FOLDER / f"{name}.toml")
+    if not generated.exists():
+        return toml.load(_FOLDER / f"{name}.toml")
+    rows: dict[str, Any] = json.loads(generated.read_text(encoding="utf-8"))
+    return rows

@@ -51,9 +51,9 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
             )
         elif note.kind in _UNREADABLE:
             yield unknown(note.span.path, note.message, required=note.required, at=note)
-    broken = {note.span.path for note in job.notes if note.kind in _UNREADABLE}
+    faulty_paths = {note.span.path for note in job.notes if note.kind in _UNREADABLE}
     for file in job.files:
-        if file.path not in broken:
+        if file.path not in faulty_paths:
             yield passed(file.path)
 
 
@@ -79,16 +79,16 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
     indentation is wrong in every version of Python. Windows line ends are only reported where a launch line has one and
     no comment after it; a checkout that git converted is judged as it is on disk.
     """
-    broken: set[str] = set()
+    faulty_paths: set[str] = set()
     for note in job.notes:
         if note.kind in (NoteKind.TEMPLATE, NoteKind.UNSUPPORTED):
-            broken.add(note.span.path)
+            faulty_paths.add(note.span.path)
             yield unknown(note.span.path, note.message, at=note)
         elif note.kind is NoteKind.MALFORMED:
-            broken.add(note.span.path)
+            faulty_paths.add(note.span.path)
             yield _malformed(job, note)
         elif note.kind is NoteKind.LINE_ENDING:
-            broken.add(note.span.path)
+            faulty_paths.add(note.span.path)
             yield failed(
                 note.span.path,
                 f"{note.span.path}:{note.span.line}: {note.message}.",
@@ -99,7 +99,7 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
                 severity=Severity.WARNING if note.detail is NoteDetail.OPTION_VALUE else None,
             )
     for file in job.files:
-        if file.path not in broken:
+        if file.path not in faulty_paths:
             yield passed(file.path)
 
 
@@ -117,16 +117,16 @@ def _malformed(job: Job, note: Note) -> Verdict:
     if kind not in ("deepspeed", "hostfile"):
         return unknown(note.span.path, note.message, required=note.required, at=note)
     # DeepSpeed's own reader (hjson) accepts more than json.load in Hugging Face's trainer.
-    strict = any(uses_hugging_face(job, launch, launch.scope) for launch in job.launches)
-    lenient = note.detail is NoteDetail.HJSON
-    certain = bool(roles & {"config", "hostfile"}) and (strict or not lenient)
-    milder = Severity.INFO if lenient and not strict else Severity.WARNING
+    uses_strict_reader = any(uses_hugging_face(job, launch, launch.scope) for launch in job.launches)
+    is_valid_hjson = note.detail is NoteDetail.HJSON
+    is_certain = bool(roles & {"config", "hostfile"}) and (uses_strict_reader or not is_valid_hjson)
+    milder_severity = Severity.INFO if is_valid_hjson and not uses_strict_reader else Severity.WARNING
     return failed(
         note.span.path,
         note.message,
         at=note,
         remedy=f"Correct {note.span.path} at this location; nothing that depends on it was judged.",
-        severity=None if certain else milder,
+        severity=None if is_certain else milder_severity,
     )
 
 
@@ -153,8 +153,8 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     Known limits: Judged only where all files of the configuration are in the tree and the program registers none in its
     code.
     """
-    refused = distinct(job.about("config_refused"))
-    for claim in refused:
+    refusals = distinct(job.about("config_refused"))
+    for claim in refusals:
         if isinstance(claim.value, Unresolved):
             subject = claim.scope.launch or claim.span.path
             yield unknown(subject, f"its configuration depends on {claim.value.why}", at=claim)
@@ -166,7 +166,7 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy="Correct the name, or write `+` in front of an override that adds a key.",
         )
-    if not refused and any(reference.role == "composed" for reference in job.references):
+    if not refusals and any(reference.role == "composed" for reference in job.references):
         yield passed(job.name)
 
 
@@ -193,17 +193,17 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
     Known limits: A program that never reads the value, or sets the key before it does, is not affected. Judged only
     where all files of the configuration are in the tree.
     """
-    dangling = distinct(job.about("config_unresolvable"))
-    for claim in dangling:
-        stated = next(iter(claim.alternatives), ())
-        name, why = stated if isinstance(stated, tuple) and len(stated) == 2 else ("the value", "it does not resolve")
+    unresolvable = distinct(job.about("config_unresolvable"))
+    for claim in unresolvable:
+        detail = next(iter(claim.alternatives), ())
+        name, why = detail if isinstance(detail, tuple) and len(detail) == 2 else ("the value", "it does not resolve")
         yield failed(
             claim.scope.launch or claim.span.path,
             f"{why}: the program stops when it reads `{name}`.",
             at=claim,
             remedy="Correct the key, or set it in the configuration.",
         )
-    if dangling:
+    if unresolvable:
         return
     for claim in distinct(job.about("config_refused")):
         if isinstance(claim.value, Unresolved):

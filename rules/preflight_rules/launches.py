@@ -1,5 +1,5 @@
-"""Launches and the scripts that they start: what starts the ranks, on how many nodes, how many there are, and whether a
-script runs.
+"""Launches and the scripts that they start: which command starts the ranks, on how many nodes, how many ranks, and
+whether a script runs.
 """
 
 from __future__ import annotations
@@ -74,47 +74,47 @@ def waited_between(job: Job, first: Launch, second: Launch) -> bool:
 
     A loop is unrolled: a `wait` at the depth of a start in a loop belongs to each round.
     """
-    one, other = place_started(first), place_started(second)
+    start, next_start = place_started(first), place_started(second)
     waits = [
-        claim.span for claim in job.about("background_awaited") if claim.span.path == one.path and not claim.condition
+        claim.span for claim in job.about("background_awaited") if claim.span.path == start.path and not claim.condition
     ]
-    started = [place_started(launch) for launch in job.launches]
-    order = [launch.id for launch in job.launches]
-    between = started[order.index(first.id) + 1 : order.index(second.id)]
-    if one == other or one > other or one in between or other in between:
-        return any(wait.column == other.column > 1 and wait > min(one, other) for wait in waits)
-    return any(one < wait < other for wait in waits)
+    starts = [place_started(launch) for launch in job.launches]
+    launch_ids = [launch.id for launch in job.launches]
+    starts_between = starts[launch_ids.index(first.id) + 1 : launch_ids.index(second.id)]
+    if start == next_start or start > next_start or start in starts_between or next_start in starts_between:
+        return any(wait.column == next_start.column > 1 and wait > min(start, next_start) for wait in waits)
+    return any(start < wait < next_start for wait in waits)
 
 
 def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
     """Return the number of nodes in the rank group of one launch, and the claims that give it.
 
-    The launcher's own number (`--nnodes`) wins over the scheduler's grant, because a group never spans more nodes. A
-    plain `python` line runs on one node, whatever the grant.
+    The launcher's own number (`--nnodes`) takes precedence over the scheduler's grant, because a group never spans more
+    nodes. A plain `python` line runs on one node, whatever the grant.
     """
-    stated = job.requiring("nodes", launch.scope)
-    if stated:
-        return job_value(stated), stated
+    required_claims = job.requiring("nodes", launch.scope)
+    if required_claims:
+        return job_value(required_claims), required_claims
     if launch.launcher in REACHING_LAUNCHERS or SPREADING_WRAPPERS.intersection(launch.wrappers):
         claims = job.setting("nodes", launch.scope)
         if claims:
             return job_value(claims), claims
-    own = tuple(c for c in job.setting("nodes", launch.scope) if c.scope.launch == launch.id)
-    if own:
-        return job_value(own), own
+    own_claims = tuple(c for c in job.setting("nodes", launch.scope) if c.scope.launch == launch.id)
+    if own_claims:
+        return job_value(own_claims), own_claims
     return Unresolved("the number of nodes is not given"), ()
 
 
 def certainly_several(value: Value) -> bool:
     """Return whether every alternative is more than one."""
-    found = numbers(value)
-    return bool(found) and all(number > 1 for number in found)
+    counts = numbers(value)
+    return bool(counts) and all(number > 1 for number in counts)
 
 
 def certainly_one(value: Value) -> bool:
     """Return whether every alternative is one."""
-    found = numbers(value)
-    return bool(found) and all(number == 1 for number in found)
+    counts = numbers(value)
+    return bool(counts) and all(number == 1 for number in counts)
 
 
 def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
@@ -122,31 +122,31 @@ def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
 
     The world size if it is set, otherwise nodes x processes per node.
     """
-    direct = job.setting("world_size", scope)
-    if direct:
-        return _positive_count(job_value(direct)), roots(direct)
+    world_sizes = job.setting("world_size", scope)
+    if world_sizes:
+        return _positive_count(job_value(world_sizes)), roots(world_sizes)
     nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return Unresolved("the number of ranks is not given"), (*nodes, *processes)
-    product = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
-    return _positive_count(product), (*nodes, *processes)
+    rank_count = lift(lambda a, b: int(a) * int(b), as_int(job_value(nodes)), as_int(job_value(processes)))
+    return _positive_count(rank_count), (*nodes, *processes)
 
 
 def _positive_count(count: Value) -> Value:
     """Return the count, or an unresolved value if it may be zero or negative."""
-    if any(isinstance(singular, int | float) and singular < 1 for singular in alternatives(count)):
+    if any(isinstance(alternative, int | float) and alternative < 1 for alternative in alternatives(count)):
         return Unresolved("the number of ranks is not positive")
     return count
 
 
 def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
     """Return the claims that are written in files. A derived claim is replaced by its sources."""
-    found: list[Claim] = []
+    root_claims: list[Claim] = []
     for claim in claims:
-        follows = claim.because and claim.source in ("derived", "slurm")
-        found.extend(roots(claim.because) if follows else (claim,))
-    return distinct(found)
+        is_derived = claim.because and claim.source in ("derived", "slurm")
+        root_claims.extend(roots(claim.because) if is_derived else (claim,))
+    return distinct(root_claims)
 
 
 def on_first_node_only(claim: Claim, launch: Launch) -> bool:
@@ -172,8 +172,8 @@ def started_files(job: Job) -> frozenset[str]:
     )
 
 
-def stated(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
-    """Return each claim about a quantity, once for each location, with its subject."""
+def subject_claims(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
+    """Return the claims about a quantity, one for each location, each after its subject."""
     return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
 
 
@@ -186,23 +186,23 @@ def launches_of(job: Job, claim: Claim) -> Iterator[Launch]:
 
 def nodes_of(job: Job, launch: Launch) -> Value:
     """Return the number of nodes of a launch; a plain `python` line runs on one."""
-    value, because = nodes_spanned(job, launch)
-    if because or launch.wrappers:
+    value, claims = nodes_spanned(job, launch)
+    if claims or launch.wrappers:
         return value
     return Unresolved("the number of nodes is not given")
 
 
 def definitely_on_one_node(job: Job, claim: Claim) -> bool:
     """Return whether every launch of a script stays on one node."""
-    found = [nodes_of(job, launch) for launch in launches_of(job, claim)]
-    return bool(found) and all(certainly_one(value) for value in found)
+    node_counts = [nodes_of(job, launch) for launch in launches_of(job, claim)]
+    return bool(node_counts) and all(certainly_one(value) for value in node_counts)
 
 
 def on_several_nodes(job: Job, claim: Claim) -> int:
     """Return the number of nodes on which a launch certainly runs the script, if more than one; otherwise 0."""
     counts = [nodes_of(job, launch) for launch in launches_of(job, claim)]
-    several = [min(numbers(value)) for value in counts if certainly_several(value)]
-    return max(several, default=0)
+    multi_node_counts = [min(numbers(value)) for value in counts if certainly_several(value)]
+    return max(multi_node_counts, default=0)
 
 
 def definitely_one_rank(job: Job, claim: Claim) -> bool:

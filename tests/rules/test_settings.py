@@ -15,7 +15,7 @@ from preflight.sources.conditions import UnknownValue, holds, parse_condition
 from preflight.sources.kubernetes.operators import SHAPES
 from preflight.sources.python import called_settings
 from preflight_rules.settings import tables
-from preflight_rules.settings.tables import Setting, framework, in_range, reads, refused, row_of, settings
+from preflight_rules.settings.tables import Setting, expected_values, framework, in_range, reads, row_of, settings
 from preflight_rules.settings.unknown_settings import NearestNames
 
 
@@ -80,7 +80,7 @@ def test_nothing_but_conditions_is_evaluated() -> None:
     ],
 )
 def test_a_value_of_a_kind(setting: Setting, value: Plain, taken: bool) -> None:
-    assert (refused(setting, value) == "") is taken
+    assert (expected_values(setting, value) == "") is taken
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ _BLAMED_INSTEAD |= {"tf_function", "torchrec_table"}
 
 
 def test_every_row_of_the_refusals_blames_keys_of_its_condition() -> None:
-    rows = tables.every_refusal()
+    rows = tables.all_refusals()
     assert len(rows) > 3000
     for row in rows:
         keys = keys_of(row.when)
@@ -197,7 +197,7 @@ def test_no_pattern_is_held_against_a_long_text() -> None:
     ],
 )
 def test_a_value_of_a_json_type(setting: Setting, value: Plain, taken: bool) -> None:
-    assert (refused(setting, value) == "") is taken
+    assert (expected_values(setting, value) == "") is taken
 
 
 def test_sections_of_lists_and_mounts_share_rows() -> None:

@@ -16,8 +16,8 @@ from preflight.plugins.claim_text import argument_of, counted, joined, placed, q
 from preflight_rules.data_tables import instance_gpus
 from preflight_rules.kubernetes.workloads import KUBEFLOW, Role, Workload, workloads
 
-#: Queues with shorter words in their names are often told apart by them.
-_SHORTEST_WORD = 4
+#: Least length of a word that may be misspelt; shorter words often distinguish queues.
+_MIN_WORD_LENGTH = 4
 _INSTANCE_LABELS = ("node.kubernetes.io/instance-type=", "beta.kubernetes.io/instance-type=")
 
 
@@ -41,38 +41,38 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     Fix: Request what the machine has, or name another machine type.
 
     Known limits: Time-slicing announces more GPUs than there are; MIG instances are not counted. Types that are not in
-    the table are left alone.
+    the table are not judged.
     """
     for workload in workloads(job):
         for role in workload.roles:
-            # A GPU that is cut into instances counts several times.
-            gpus = tuple(claim for claim in role.in_force("pod_gpus") if "/mig-" not in claim.spelling)
-            labels = [claim for claim in role.every("node_label") if _instance_sizes(claim)]
+            # A GPU with MIG instances counts several times.
+            gpus = tuple(claim for claim in role.setting("pod_gpus") if "/mig-" not in claim.spelling)
+            labels = [claim for claim in role.about("node_label") if _instance_sizes(claim)]
             if not gpus or not labels:
                 continue
             verdict = undecided(workload.id, gpus)
-            wanted, most = numbers(job_value(gpus)), max(_instance_sizes(labels[0]))
-            if verdict is None and wanted and min(wanted) > most:
+            requested, available = numbers(job_value(gpus)), max(_instance_sizes(labels[0]))
+            if verdict is None and requested and min(requested) > available:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(gpus[0])} requests more than {placed(labels[0])} has: {counted(most, 'GPU')}.",
+                    f"{quoted(gpus[0])} requests more than {placed(labels[0])} has: {counted(available, 'GPU')}.",
                     at=gpus[0],
-                    also=((labels[0], counted(most, "GPU")),),
-                    remedy=f"Request {most}, or name a machine type with {min(wanted)}.",
+                    also=((labels[0], counted(available, "GPU")),),
+                    remedy=f"Request {available}, or name a machine type with {min(requested)}.",
                 )
             yield verdict or passed(workload.id)
 
 
 def _instance_sizes(claim: Claim) -> tuple[int, ...]:
-    """Return the GPUs of every machine type that a label names; empty if one is unknown."""
-    found = []
+    """Return the number of GPUs of each machine type that a label names; empty if a type is unknown."""
+    sizes = []
     for text in texts(claim.value):
         prefix = next((label for label in _INSTANCE_LABELS if text.startswith(label)), None)
         size = instance_gpus(text.removeprefix(prefix)) if prefix is not None else None
         if size is None:
             return ()
-        found.append(size)
-    return tuple(found)
+        sizes.append(size)
+    return tuple(sizes)
 
 
 @rule(
@@ -100,19 +100,19 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """
     quotas = job.about("quota_gpus")
     for workload in workloads(job) if len({claim.scope.launch for claim in quotas}) == 1 else ():
-        if not _same_namespace(job, workload, quotas[0]):
+        if not _may_share_namespace(job, workload, quotas[0]):
             continue
         verdict = _quota_verdict(workload, quotas, "never grants more")
         if verdict is not None:
-            # A quota or a job that names no namespace may be applied to any.
-            theirs = [claim for claim in job.about("namespace") if claim.scope == quotas[0].scope]
-            certain = bool(theirs and workload.in_force("namespace"))
-            yield verdict if certain or verdict.severity is None else replace(verdict, severity=Severity.WARNING)
+            # A quota or a job without a namespace may be applied to any namespace.
+            namespaces = [claim for claim in job.about("namespace") if claim.scope == quotas[0].scope]
+            is_certain = bool(namespaces and workload.setting("namespace"))
+            yield verdict if is_certain or verdict.severity is None else replace(verdict, severity=Severity.WARNING)
 
 
-def _quota_verdict(workload: Workload, quotas: Sequence[Claim], why: str) -> Verdict | None:
-    """Judge whether all pods together request more GPUs than a quota; None if they request none."""
-    pods = [(role, role.in_force("pod_gpus") or role.in_force("pod_gpu_requests")) for role in workload.roles]
+def _quota_verdict(workload: Workload, quotas: Sequence[Claim], limit_text: str) -> Verdict | None:
+    """Return the verdict on whether all pods together request more GPUs than a quota; None if they request no GPU."""
+    pods = [(role, role.setting("pod_gpus") or role.setting("pod_gpu_requests")) for role in workload.roles]
     requesting = [(role, gpus) for role, gpus in pods if gpus]
     if not requesting:
         return None
@@ -122,16 +122,17 @@ def _quota_verdict(workload: Workload, quotas: Sequence[Claim], why: str) -> Ver
     if undecided_verdict is not None:
         return undecided_verdict
     if not all(numbers(role.count.value) and numbers(job_value(gpus)) for role, gpus in requesting):
-        why_open = "the number of GPUs that its pods request is not a whole number"
-        return unknown(workload.id, why_open, at=requesting[0][1][0])
-    each = [min(numbers(role.count.value)) * min(numbers(job_value(gpus))) for role, gpus in requesting]
-    granted = max(numbers(job_value(quotas)), default=sum(each))
-    if sum(each) <= granted:
+        reason = "the number of GPUs that its pods request is not a whole number"
+        return unknown(workload.id, reason, at=requesting[0][1][0])
+    requests = [min(numbers(role.count.value)) * min(numbers(job_value(gpus))) for role, gpus in requesting]
+    limit = max(numbers(job_value(quotas)), default=sum(requests))
+    if sum(requests) <= limit:
         return passed(workload.id)
-    largest = requesting[each.index(max(each))]
+    largest = requesting[requests.index(max(requests))]
     return failed(
         workload.id,
-        f"{quoted(workload.head)} requests {sum(each)} GPUs in total, but {placed(quotas[0])} {why} than {granted}.",
+        f"{quoted(workload.head)} requests {sum(requests)} GPUs in total, but {placed(quotas[0])} {limit_text} than"
+        f" {limit}.",
         at=largest[1][0],
         also=((quotas[0], "the quota"),),
         remedy="Make the job smaller, or the quota larger.",
@@ -140,15 +141,15 @@ def _quota_verdict(workload: Workload, quotas: Sequence[Claim], why: str) -> Ver
 
 
 def _starts_with_fewer(workload: Workload) -> bool:
-    """Return whether an object may run with fewer pods: it is elastic, a smaller gang, or a Job of independent pods."""
+    """Return whether an object may run with fewer pods: it is elastic, has a smaller gang, or has independent pods."""
     pods = numbers(workload.pods())
-    smaller = any(
+    is_small_gang = any(
         size and pods and min(size) < max(pods)
         for size in (numbers(claim.value) for claim in workload.claims.of(workload.id, "gang_min"))
     )
-    elastic = any(workload.job.about("min_nodes", scope) for _, scope in workload.launches())
-    alone = workload.kind == "Deployment" or (workload.kind == "Job" and workload.group == "batch")
-    return smaller or elastic or alone
+    is_elastic = any(workload.job.about("min_nodes", scope) for _, scope in workload.launches())
+    is_independent = workload.kind == "Deployment" or (workload.kind == "Job" and workload.group == "batch")
+    return is_small_gang or is_elastic or is_independent
 
 
 @rule(
@@ -158,7 +159,7 @@ def _starts_with_fewer(workload: Workload) -> bool:
     otherwise="no job names a queue while its files define similar ones",
 )
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
-    """A job names a queue that no file defines, and its namespace has one with almost the same name.
+    """A job names a queue that no file defines, and its namespace has a queue with almost the same name.
 
     What it checks: The label `kueue.x-k8s.io/queue-name` of a job is the name of a LocalQueue of its namespace, where
     the job's file or another one in its folder defines LocalQueues there and one of them has almost the same name: one
@@ -174,52 +175,57 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
     Known limits: A queue of that name may exist on the cluster, and is not judged.
     """
     for workload in workloads(job):
-        wanted, defined = workload.in_force("queue_name"), workload.in_force("queue_defined")
-        names = {text: claim for claim in defined for text in texts(claim.value)}
-        if not wanted or not names:
+        names_of_job, definitions = workload.setting("queue_name"), workload.setting("queue_defined")
+        names = {text: claim for claim in definitions for text in texts(claim.value)}
+        if not names_of_job or not names:
             continue
-        claim = wanted[0]
+        claim = names_of_job[0]
         if isinstance(claim.value, Unresolved):
             yield unknown(workload.id, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
             continue
-        asked = texts(claim.value)
-        near = [name for text in asked for name in sorted(names) if _is_misspelt(text, name)]
-        if any(text in names for text in asked):
+        requested = texts(claim.value)
+        similar = [name for text in requested for name in sorted(names) if _is_misspelt(text, name)]
+        if any(text in names for text in requested):
             yield passed(workload.id)
-        elif near:
+        elif similar:
             yield failed(
                 workload.id,
-                f"{quoted(claim)} names no queue of these files; {near[0]} ({names[near[0]].span.path}:"
-                f"{names[near[0]].span.line}) is probably meant. Kueue keeps the job suspended until the queue exists.",
+                f"{quoted(claim)} names no queue of these files; {similar[0]} ({names[similar[0]].span.path}:"
+                f"{names[similar[0]].span.line}) is probably meant. Kueue keeps the job suspended until the queue"
+                " exists.",
                 at=claim,
-                also=((names[near[0]], "a queue of this namespace"),),
-                remedy=f"Write {near[0]}.",
+                also=((names[similar[0]], "a queue of this namespace"),),
+                remedy=f"Write {similar[0]}.",
             )
 
 
-def _is_misspelt(asked: str, name: str) -> bool:
+def _is_misspelt(written: str, name: str) -> bool:
     """Return whether a name has a typing mistake in one word.
 
     `gpu-h100` and `gpu-h200` are different queues, and so are `team-a` and `team-b`.
     """
-    ours, theirs = re.split(r"[-_.]", asked), re.split(r"[-_.]", name)
-    differing = [pair for pair in zip(ours, theirs, strict=False) if pair[0] != pair[1]]
-    if len(ours) != len(theirs) or len(differing) != 1:
+    words, other_words = re.split(r"[-_.]", written), re.split(r"[-_.]", name)
+    differences = [pair for pair in zip(words, other_words, strict=False) if pair[0] != pair[1]]
+    if len(words) != len(other_words) or len(differences) != 1:
         return False
-    first, second = differing[0]
-    if min(len(first), len(second)) < _SHORTEST_WORD or re.search(r"\d", first + second):
+    first, second = differences[0]
+    if min(len(first), len(second)) < _MIN_WORD_LENGTH or re.search(r"\d", first + second):
         return False
     return _is_one_edit(first, second)
 
 
 def _is_one_edit(first: str, second: str) -> bool:
-    """Return whether two different words are equal but for one character, or for two swapped neighbours."""
-    short, long = sorted((first, second), key=len)
-    start = next((at for at, letter in enumerate(short) if letter != long[at]), len(short))
-    if len(long) != len(short):
-        return len(long) == len(short) + 1 and short[start:] == long[start + 1 :]
-    swapped = long[start : start + 2] == short[start : start + 2][::-1]
-    return short[start + 1 :] == long[start + 1 :] or (swapped and short[start + 2 :] == long[start + 2 :])
+    """Return whether two different words differ in one character, or in two swapped adjacent characters."""
+    shorter, longer = sorted((first, second), key=len)
+    first_difference = next(
+        (index for index, character in enumerate(shorter) if character != longer[index]), len(shorter)
+    )
+    if len(longer) != len(shorter):
+        return len(longer) == len(shorter) + 1 and shorter[first_difference:] == longer[first_difference + 1 :]
+    is_swap = longer[first_difference : first_difference + 2] == shorter[first_difference : first_difference + 2][::-1]
+    return shorter[first_difference + 1 :] == longer[first_difference + 1 :] or (
+        is_swap and shorter[first_difference + 2 :] == longer[first_difference + 2 :]
+    )
 
 
 @rule(
@@ -245,7 +251,7 @@ def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
     Known limits: Jobs that may start with fewer pods (partial admission, elastic jobs) are not judged.
     """
     for workload in workloads(job):
-        quotas = workload.in_force("queue_gpus")
+        quotas = workload.setting("queue_gpus")
         verdict = _quota_verdict(workload, quotas, "of its queue never admits more") if quotas else None
         if verdict is not None:
             yield verdict
@@ -272,21 +278,21 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
     Known limits: Drivers from 25.8 on need not wait for all nodes. A pod is assumed to run on one node of the domain.
     """
     for workload in workloads(job):
-        joining = [(role, claims[0]) for role in workload.roles if (claims := role.in_force("compute_domain"))]
-        if not joining:
+        members = [(role, claims[0]) for role in workload.roles if (claims := role.setting("compute_domain"))]
+        if not members:
             continue
-        domain = joining[0][1]
-        pods = workload.pods(tuple(role for role, _ in joining))
-        counts = [role.count for role, _ in joining]
+        domain = members[0][1]
+        pods = workload.pods(tuple(role for role, _ in members))
+        counts = [role.count for role, _ in members]
         if undecided_verdict := undecided(workload.id, (domain, *counts)):
             yield undecided_verdict
             continue
-        wanted, there = numbers(domain.value), numbers(pods)
-        if wanted and there and min(wanted) > max(there):
+        expected, pod_counts = numbers(domain.value), numbers(pods)
+        if expected and pod_counts and min(expected) > max(pod_counts):
             yield failed(
                 workload.id,
-                f"{quoted(domain)} waits for {min(wanted)} nodes, but {placed(counts[0])} starts only"
-                f" {max(there)} pods that join it.",
+                f"{quoted(domain)} waits for {min(expected)} nodes, but {placed(counts[0])} starts only"
+                f" {max(pod_counts)} pods that join it.",
                 at=domain,
                 also=((counts[0], "the pods"),),
                 remedy="Set numNodes to the number of pods.",
@@ -295,11 +301,11 @@ def compute_domain_larger_than_job(job: Job) -> Iterator[Verdict]:
             yield passed(workload.id)
 
 
-def _same_namespace(job: Job, workload: Workload, other: Claim) -> bool:
+def _may_share_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     """Return whether an object may be in the same namespace as the job."""
-    theirs = [claim for claim in job.about("namespace") if claim.scope == other.scope]
-    ours = workload.in_force("namespace")
-    return not theirs or not ours or theirs[0].value == ours[0].value
+    other_namespaces = [claim for claim in job.about("namespace") if claim.scope == other.scope]
+    namespaces = workload.setting("namespace")
+    return not other_namespaces or not namespaces or other_namespaces[0].value == namespaces[0].value
 
 
 @rule(
@@ -314,23 +320,23 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     What it checks: No NetworkPolicy of the job's namespace, in its file or next to it, selects all pods and allows no
     ingress, or only from other namespaces, unless another policy in that namespace allows some ingress.
 
-    Why it matters: The ranks dial each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the policy
-    drops, until they time out.
+    Why it matters: The ranks connect to each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the
+    policy drops, until they time out.
 
     Example: `podSelector: {}` with `policyTypes: [Ingress]` and a PyTorchJob with workers in that namespace.
 
     Fix: A policy that lets the job's pods talk to each other on every port.
 
-    Known limits: Policies add up; one in other files may allow the traffic. Which pods and ports another policy opens
-    is not compared with the job's.
+    Known limits: Policies add up, and a policy in other files may allow the traffic. Which pods and ports another
+    policy opens is not compared with the job's.
     """
     policies = job.about("denies_ingress")
     for workload in workloads(job) if policies else ():
         trainers = workload.trainers
-        found = [claim for claim in policies if _same_namespace(job, workload, claim)]
-        if not found or not trainers:
+        blocking = [claim for claim in policies if _may_share_namespace(job, workload, claim)]
+        if not blocking or not trainers:
             continue
-        if any(_same_namespace(job, workload, claim) for claim in job.about("allows_ingress")):
+        if any(_may_share_namespace(job, workload, claim) for claim in job.about("allows_ingress")):
             # The usual pair: one policy denies everything, another one lets the job's pods in.
             yield passed(workload.id)
             continue
@@ -339,9 +345,9 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
         if verdict is None and pods and max(pods) > 1:
             verdict = failed(
                 workload.id,
-                f"{placed(found[0])} selects every pod and allows no ingress from its namespace, but the {max(pods)}"
+                f"{placed(blocking[0])} selects every pod and allows no ingress from its namespace, but the {max(pods)}"
                 f" pods of {placed(workload.head)} must reach each other.",
-                at=found[0],
+                at=blocking[0],
                 also=((workload.head, "several pods"),),
                 remedy="Allow ingress between the pods of the job, on every port.",
                 confidence=Confidence.MEDIUM,
@@ -373,18 +379,18 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         for role, scope in workload.launches():
             backend = _nccl_claim(job, scope.launch)
-            holder = next((r for r in workload.roles if r.trains), role) if workload.kind == "MPIJob" else role
-            if backend is None or not _limits_something(holder):
+            rank_role = next((r for r in workload.roles if r.trains), role) if workload.kind == "MPIJob" else role
+            if backend is None or not _limits_something(rank_role):
                 continue
             if isinstance(backend.value, Unresolved):
                 yield unknown(workload.id, f"{quoted(backend)} is known only at run time", at=backend)
-            elif "nccl" not in {text.lower() for text in texts(backend.value)} or holder.in_force("pod_gpus"):
+            elif "nccl" not in {text.lower() for text in texts(backend.value)} or rank_role.setting("pod_gpus"):
                 yield passed(workload.id)
             else:
-                limits = holder.in_force("pod_cpus") or holder.in_force("pod_memory_mib")
+                limits = rank_role.setting("pod_cpus") or rank_role.setting("pod_memory_mib")
                 yield failed(
                     workload.id,
-                    f"{quoted(backend)} needs a GPU for each rank, and the limits of {holder.name or 'the pod'}"
+                    f"{quoted(backend)} needs a GPU for each rank, and the limits of {rank_role.name or 'the pod'}"
                     f" ({quoted(limits[0])}) name none.",
                     at=backend,
                     also=((limits[0], "limits without GPUs"),),
@@ -393,12 +399,12 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
 
 
 def _nccl_claim(job: Job, launch: str) -> Claim | None:
-    found = [c for c in job.about("backend") if c.scope.launch == launch and c.source == "arguments"]
-    return found[0] if found else None
+    claims = [c for c in job.about("backend") if c.scope.launch == launch and c.source == "arguments"]
+    return claims[0] if claims else None
 
 
 def _limits_something(role: Role) -> bool:
-    return bool(role.in_force("pod_gpus") or role.in_force("pod_cpus") or role.in_force("pod_memory_mib"))
+    return bool(role.setting("pod_gpus") or role.setting("pod_cpus") or role.setting("pod_memory_mib"))
 
 
 # The network of pods: service meshes and RDMA devices.
@@ -409,8 +415,8 @@ _PLAIN_NAMESPACES = frozenset(
     ("", "default", "kubeflow", "kubeflow-system", "kube-system", "kube-public", "training-operator", "mpi-operator")
 )
 #: Namespaces that a platform without a mesh creates for its tenants (Amazon SageMaker HyperPod's task governance).
-_OTHER_PLATFORM = ("hyperpod-",)
-_OFF = frozenset(("false", "disabled", "none"))
+_MESHLESS_PREFIXES = ("hyperpod-",)
+_OFF_VALUES = frozenset(("false", "disabled", "none"))
 
 
 @rule(
@@ -441,7 +447,7 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     informational.
     """
     for workload in workloads(job):
-        namespaces = workload.in_force("namespace")
+        namespaces = workload.setting("namespace")
         if workload.kind not in KUBEFLOW or not workload.group.endswith("kubeflow.org") or not namespaces:
             continue
         pods = numbers(workload.pods())
@@ -449,31 +455,38 @@ def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         name = (texts(namespaces[0].value) or ("",))[0]
-        open_roles = [role for role in workload.roles if not _disables_injection(workload, role)]
-        without = {value for claim in workload.in_force("namespace_without_mesh") for value in claim.alternatives}
-        if without == {True}:
-            open_roles = []
-        if name in _PLAIN_NAMESPACES or name.startswith(_OTHER_PLATFORM) or not pods or max(pods) < 2 or not open_roles:
+        injected_roles = [role for role in workload.roles if not _disables_injection(workload, role)]
+        mesh_values = {value for claim in workload.setting("namespace_without_mesh") for value in claim.alternatives}
+        if mesh_values == {True}:
+            injected_roles = []
+        if (
+            name in _PLAIN_NAMESPACES
+            or name.startswith(_MESHLESS_PREFIXES)
+            or not pods
+            or max(pods) < 2
+            or not injected_roles
+        ):
             yield passed(workload.id)
             continue
         yield failed(
             workload.id,
             f"{quoted(workload.head)} starts {max(pods)} pods in {placed(namespaces[0])} and"
-            f' {_roles_have(open_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every profile of'
+            f' {_roles_have(injected_roles)} no `sidecar.istio.io/inject: "false"`: with injection, as in every'
+            " profile of"
             " Kubeflow, each pod gets a mesh proxy, which blocks the ranks' first connections.",
             at=namespaces[0],
-            also=tuple((role.count, role.name) for role in open_roles[:4]),
+            also=tuple((role.count, role.name) for role in injected_roles[:4]),
             remedy='Annotate the pod template of each role with `sidecar.istio.io/inject: "false"`.',
-            severity=None if without == {False} else Severity.INFO,
+            severity=None if mesh_values == {False} else Severity.INFO,
         )
 
 
 def _disables_injection(workload: Workload, role: Role) -> bool:
     """Return whether the pod template disables injection; only a TrainJob passes its own annotations to the pods."""
-    stated = [
-        claim for claim in role.every("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
+    claims = [
+        claim for claim in role.about("mesh_injection") if claim.scope.role == role.name or workload.kind == "TrainJob"
     ]
-    return any(text.lower() in _OFF for claim in stated for text in texts(claim.value))
+    return any(text.lower() in _OFF_VALUES for claim in claims for text in texts(claim.value))
 
 
 def _roles_have(roles: list[Role]) -> str:
@@ -482,7 +495,7 @@ def _roles_have(roles: list[Role]) -> str:
 
 
 #: Capabilities that allow a container to lock memory.
-_LOCKING = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privileged"))
+_LOCKING_CAPABILITIES = frozenset(("IPC_LOCK", "CAP_IPC_LOCK", "SYS_RESOURCE", "ALL", "privileged"))
 
 
 @rule(
@@ -509,12 +522,14 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            devices = [c for c in role.every("pod_rdma") if "efa" not in c.spelling]
+            devices = [c for c in role.about("pod_rdma") if "efa" not in c.spelling]
             if not devices:
                 continue
-            capable = role.every("pod_capability")
-            verdict = undecided(workload.id, (*devices, *capable))
-            if verdict is None and not any(text in _LOCKING for claim in capable for text in texts(claim.value)):
+            capabilities = role.about("pod_capability")
+            verdict = undecided(workload.id, (*devices, *capabilities))
+            if verdict is None and not any(
+                text in _LOCKING_CAPABILITIES for claim in capabilities for text in texts(claim.value)
+            ):
                 verdict = failed(
                     workload.id,
                     f"{quoted(devices[0])} gives the pod an RDMA device, but no container may lock the memory that"
@@ -544,35 +559,35 @@ def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            devices = role.every("pod_rdma")
+            devices = role.about("pod_rdma")
             if not devices:
                 continue
-            off = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER") for c in role.every(f"env.{n}")]
-            off += [c for _, scope in workload.launches() for c in job.setting("env.FI_PROVIDER", scope)]
-            off += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
-            verdict = undecided(workload.id, off)
-            blocking = [c for c in off if _turns_off(c.quantity, texts(c.value))]
+            variables = [c for n in ("NCCL_IB_DISABLE", "NCCL_NET", "FI_PROVIDER") for c in role.about(f"env.{n}")]
+            variables += [c for _, scope in workload.launches() for c in job.setting("env.FI_PROVIDER", scope)]
+            variables += [c for _, scope in workload.launches() for c in job.setting("env.NCCL_IB_DISABLE", scope)]
+            verdict = undecided(workload.id, variables)
+            blocking = [c for c in variables if _turns_off(c.quantity, texts(c.value))]
             if verdict is None and blocking:
                 verdict = failed(
                     workload.id,
                     f"{quoted(blocking[0])} keeps NCCL off the device that {placed(devices[0])} requests.",
                     at=blocking[0],
                     also=((devices[0], "the device"),),
-                    remedy="Remove the variable, or do not ask for the device.",
+                    remedy="Remove the variable, or do not request the device.",
                 )
             yield verdict or passed(workload.id)
 
 
 #: Values that keep ranks off an RDMA device, by the variable's quantity.
-_WITHOUT_DEVICE = {
+_VALUES_WITHOUT_DEVICE = {
     "env.NCCL_IB_DISABLE": frozenset(("1",)),
     "env.FI_PROVIDER": frozenset(("tcp", "sockets", "tcp;ofi_rxm")),
 }
 
 
 def _turns_off(quantity: str, values: tuple[str, ...]) -> bool:
-    wanted = _WITHOUT_DEVICE.get(quantity, {"socket"})
-    return bool(values) and {value.strip().lower() for value in values} <= wanted
+    off_values = _VALUES_WITHOUT_DEVICE.get(quantity, {"socket"})
+    return bool(values) and {value.strip().lower() for value in values} <= off_values
 
 
 @rule(
@@ -596,22 +611,22 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
 
     Known limits: A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
     """
-    reported: set[Span] = set()
+    reported_spans: set[Span] = set()
     for workload in workloads(job):
         for role in workload.roles:
-            devices = role.every("pod_rdma")
-            paths = [claim for claim in role.every("host_path") if claim.span not in reported]
+            devices = role.about("pod_rdma")
+            paths = [claim for claim in role.about("host_path") if claim.span not in reported_spans]
             if not devices or not paths:
                 continue
             # Pod templates that share a YAML anchor share the volume.
-            reported.update(claim.span for claim in paths)
+            reported_spans.update(claim.span for claim in paths)
             verdict = undecided(workload.id, paths)
-            mounted = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
-            if verdict is None and mounted:
+            mounts = [c for c in paths if any(t.startswith("/dev/infiniband") for t in texts(c.value))]
+            if verdict is None and mounts:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(mounted[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
-                    at=mounted[0],
+                    f"{quoted(mounts[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
+                    at=mounts[0],
                     also=((devices[0], "given by the plugin"),),
                     remedy="Remove the hostPath volume: the device plugin provides the devices.",
                 )
@@ -619,7 +634,7 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
 
 
 #: Values by which libfabric or NCCL is told to use a device, by variable.
-_NEEDS_DEVICE = {
+_VALUES_WITH_DEVICE = {
     "FI_PROVIDER": ("efa", "verbs"),
     "NCCL_NET": ("ib", "aws libfabric"),
     "FI_EFA_USE_DEVICE_RDMA": ("1",),
@@ -653,31 +668,31 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
             scopes = [scope for owner, scope in workload.launches() if owner.name == role.name]
             variables = [
                 claim
-                for name in _NEEDS_DEVICE
-                for claim in (*role.every(f"env.{name}"), *(c for s in scopes for c in job.setting(f"env.{name}", s)))
+                for name in _VALUES_WITH_DEVICE
+                for claim in (*role.about(f"env.{name}"), *(c for s in scopes for c in job.setting(f"env.{name}", s)))
             ]
-            needing = [claim for claim in variables if _chooses_device(claim)]
-            opened = [claim for claim in variables if isinstance(claim.value, Unresolved)]
+            choosing = [claim for claim in variables if _chooses_device(claim)]
+            unresolved = [claim for claim in variables if isinstance(claim.value, Unresolved)]
             if not role.gpus or not variables:
                 continue
-            has_device = bool(role.every("pod_rdma")) or _sees_devices(role)
-            if needing and not has_device:
+            has_device = bool(role.about("pod_rdma")) or _sees_devices(role)
+            if choosing and not has_device:
                 yield failed(
                     workload.id,
-                    f"{quoted(needing[0])} chooses a device that the {role.name or 'pod'} does not request.",
-                    at=needing[0],
+                    f"{quoted(choosing[0])} chooses a device that the {role.name or 'pod'} does not request.",
+                    at=choosing[0],
                     remedy="Also request the device, such as `vpc.amazonaws.com/efa: 4` or `rdma/ib: 1`.",
                 )
-            elif opened and not has_device:
-                yield unknown(workload.id, f"{quoted(opened[0])} is known only at run time", at=opened[0])
+            elif unresolved and not has_device:
+                yield unknown(workload.id, f"{quoted(unresolved[0])} is known only at run time", at=unresolved[0])
             else:
                 yield passed(workload.id)
 
 
 def _sees_devices(role: Role) -> bool:
     """Return whether a pod may see the node's devices without a request: it is privileged, or mounts them."""
-    capabilities = {text for claim in role.every("pod_capability") for text in texts(claim.value)}
-    mounted = [text for claim in role.every("host_path") for text in texts(claim.value)]
+    capabilities = {text for claim in role.about("pod_capability") for text in texts(claim.value)}
+    mounted = [text for claim in role.about("host_path") for text in texts(claim.value)]
     return "privileged" in capabilities or any(map(_holds_devices, mounted))
 
 
@@ -687,13 +702,13 @@ def _holds_devices(folder: str) -> bool:
 
 
 def _chooses_device(claim: Claim) -> bool:
-    wanted = _NEEDS_DEVICE[claim.quantity.removeprefix("env.")]
-    found = [text.strip().lower() for text in texts(claim.value)]
-    return bool(found) and all(text in wanted for text in found)
+    device_values = _VALUES_WITH_DEVICE[claim.quantity.removeprefix("env.")]
+    values = [text.strip().lower() for text in texts(claim.value)]
+    return bool(values) and all(text in device_values for text in values)
 
 
 #: The claims that name hosts of the job.
-_NAMING = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
+_HOST_QUANTITIES = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_endpoints")
 
 
 @rule(
@@ -720,39 +735,41 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     is in the domain that the operator names after the object. Pods with a DNS configuration, a host name or the host's
     network are not judged.
     """
-    everyone = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
+    object_names = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
-        names = texts(job_value(workload.in_force("workload_name")))
-        unnamed = workload.in_force("pods_unnamed")
-        if not (workload.hosts or unnamed) or not names:
+        names = texts(job_value(workload.setting("workload_name")))
+        unnamed_claims = workload.setting("pods_unnamed")
+        if not (workload.hosts or unnamed_claims) or not names:
             continue
         for _, scope in workload.launches():
             launch = job.launch(scope.launch)
-            for claim in (claim for quantity in _NAMING for claim in job.setting(quantity, scope)):
-                named = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
-                own = [host for host in named if _owner(host, everyone) == names[0]]
-                wrong = next((host for host in own if not workload.has_host(host)), None)
-                if unnamed:
-                    own = [
-                        host for host in own if re.match(rf"{re.escape(names[0])}(?:-[a-z]\w*)*(?:-\d+)+(?:\.|$)", host)
+            for claim in (claim for quantity in _HOST_QUANTITIES for claim in job.setting(quantity, scope)):
+                hosts = [host_of(text) for text in (*texts(claim.value), *items(claim.value))]
+                own_hosts = [host for host in hosts if _owner(host, object_names) == names[0]]
+                wrong_host = next((host for host in own_hosts if not workload.has_host(host)), None)
+                if unnamed_claims:
+                    own_hosts = [
+                        host
+                        for host in own_hosts
+                        if re.match(rf"{re.escape(names[0])}(?:-[a-z]\w*)*(?:-\d+)+(?:\.|$)", host)
                     ]
                 if undecided_verdict := undecided(scope.launch, (claim,), launch):
                     yield undecided_verdict
-                elif own and unnamed:
-                    yield _nameless_pods_finding(workload, names[0], claim, unnamed[0])
-                elif wrong is not None:
-                    yield _wrong_name_finding(workload, names[0], claim, wrong)
-                elif own:
+                elif own_hosts and unnamed_claims:
+                    yield _nameless_pods_finding(workload, names[0], claim, unnamed_claims[0])
+                elif wrong_host is not None:
+                    yield _wrong_name_finding(workload, names[0], claim, wrong_host)
+                elif own_hosts:
                     yield passed(scope.launch)
 
 
 def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:
-    """Return the failure of a host name whose object gives its pods no names."""
+    """Return the finding on a host name of an object whose pods have no names."""
     is_job = unnamed.span == workload.head.span
-    why = "the template has no `subdomain`" if is_job else placed(unnamed)
+    reason = "the template has no `subdomain`" if is_job else placed(unnamed)
     return failed(
         claim.scope.launch,
-        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{name}`, whose pods get no names: {why}.",
+        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{name}`, whose pods get no names: {reason}.",
         at=claim,
         also=((unnamed, "the object" if is_job else "switches them off"),),
         remedy="Set `subdomain` in the pod template to the name of the headless Service."
@@ -764,30 +781,31 @@ def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed:
 
 def _wrong_name_finding(workload: Workload, name: str, claim: Claim, wrong: str) -> Verdict:
     hosts = workload.hosts
-    # The operator names this domain after the object, and every name in it.
+    # The operator creates every name in the domain that has the object's name.
     in_own_domain = wrong.partition(".")[2].partition(".")[0] == name and all(f".{name}" in host for host in hosts[:1])
-    of_a_role = "." not in wrong and re.fullmatch(rf"{re.escape(name)}-\w+-\d+", wrong) is not None
-    certain = in_own_domain or (of_a_role and "." not in hosts[0])
-    shown = ", ".join(f"`{host.replace('{i}', '0')}`" for host in hosts[:4])
+    names_role = "." not in wrong and re.fullmatch(rf"{re.escape(name)}-\w+-\d+", wrong) is not None
+    is_certain = in_own_domain or (names_role and "." not in hosts[0])
+    examples = ", ".join(f"`{host.replace('{i}', '0')}`" for host in hosts[:4])
     return failed(
         claim.scope.launch,
         f"{quoted(claim)} names `{wrong}`, but {quoted(workload.head)} `{name}` has no pod of this name. Its pods"
-        f" have names such as {shown}.",
+        f" have names such as {examples}.",
         at=claim,
         also=((argument_of(claim) or workload.head, "the name" if argument_of(claim) else "the object"),),
         remedy="Use one of these names.",
-        severity=None if certain else Severity.WARNING,
+        severity=None if is_certain else Severity.WARNING,
         waits_at="rendezvous",
     )
 
 
 def _owner(host: str, names: Sequence[str]) -> str:
-    """Return the object whose pod a host seems to be: the one with the longest name that the host begins with."""
+    """Return the object whose pod a host seems to be: the longest object name that the host begins with; empty if"
+    " none."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
 
 
-#: The plugin of Volcano that gives pods names and lists of each other, and those that add it.
-_CONNECTING = frozenset(("svc", "tensorflow", "mpi", "pytorch", "ray"))
+#: Volcano's plugin `svc`, which gives pods names and lists of each other, and the plugins that add it.
+_SVC_PLUGINS = frozenset(("svc", "tensorflow", "mpi", "pytorch", "ray"))
 
 
 @rule(
@@ -814,10 +832,10 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
     that first checks whether the file or variable exists is not judged. Names that a script composes are not seen.
     """
     for workload in workloads(job):
-        for claim in workload.in_force("pod_address"):
-            plugins = workload.in_force("volcano_plugins")
+        for claim in workload.setting("pod_address"):
+            plugins = workload.setting("volcano_plugins")
             verdict = undecided(workload.id, plugins)
-            if verdict is None and _CONNECTING.isdisjoint(items(plugins[0].value)):
+            if verdict is None and _SVC_PLUGINS.isdisjoint(items(plugins[0].value)):
                 verdict = failed(
                     workload.id,
                     f"{placed(claim)} is set only by Volcano's plugin svc, which {quoted(workload.head)} does not"
@@ -838,7 +856,7 @@ def mount_without_volume(job: Job) -> Iterator[Verdict]:
     What it checks: Each name in `volumeMounts` is the name of one of the pod's `volumes`, or of one of the
     `volumeClaimTemplates` of its StatefulSet.
 
-    Why it matters: The API server refuses the pod. A Job or a StatefulSet is refused at once; an operator's object is
+    Why it matters: The API server rejects the pod. A Job or a StatefulSet is rejected at once; an operator's object is
     accepted, and its pods are never created.
 
     Example: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]` in a pod whose `volumes` has only `data`.
@@ -848,17 +866,17 @@ def mount_without_volume(job: Job) -> Iterator[Verdict]:
     Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged.
     """
     for claim in job.about("volume_mount"):
-        listed = claim.because[0]
-        names, volumes = texts(claim.value), items(listed.value)
-        if verdict := undecided(claim.spelling, (claim, listed)):
+        volume_claim = claim.because[0]
+        names, volumes = texts(claim.value), items(volume_claim.value)
+        if verdict := undecided(claim.spelling, (claim, volume_claim)):
             yield verdict
         elif volumes is not None and names[0] in volumes:
             yield passed(names[0])
         else:
-            known = f"its volumes are {joined(volumes)}" if volumes else "it has none"
+            volumes_text = f"its volumes are {joined(volumes)}" if volumes else "it has none"
             yield failed(
                 names[0],
-                f"{quoted(claim)}: the pod has no volume of this name ({known}), so the API server refuses it.",
+                f"{quoted(claim)}: the pod has no volume of this name ({volumes_text}), so the API server rejects it.",
                 at=claim,
                 remedy="Add the volume to the pod, or correct the name.",
             )
@@ -879,8 +897,8 @@ def service_selects_no_pod(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the label of the pods into the selector.
 
-    Known limits: Only a service whose labels the pods of the job have, with another value, is judged: any other may be
-    for something else.
+    Known limits: Only a service whose labels the pods of the job have, with another value, is judged, because any other
+    service may be for something else.
     """
     for claim in job.about("service_selects"):
         key, value = items(claim.because[0].value) or ("", "")

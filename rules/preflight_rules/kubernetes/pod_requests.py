@@ -16,7 +16,7 @@ from preflight_rules.launches import certainly_several
 
 #: The default of containerd and CRI-O (runc's default mount of /dev/shm).
 _DEFAULT_SHM_MIB = 64
-#: Below this several ranks of one pod are known to fail (NVIDIA's containers advise 1 GiB).
+#: Size below which several ranks of one pod are known to fail (NVIDIA's containers advise 1 GiB).
 _SMALL_SHM_MIB = 256
 
 
@@ -42,24 +42,24 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            requested, limited = role.in_force("pod_gpu_requests"), role.in_force("pod_gpus")
-            if not requested:
+            requests, limits = role.setting("pod_gpu_requests"), role.setting("pod_gpus")
+            if not requests:
                 continue
-            verdict = undecided(workload.id, (*requested, *limited))
-            if verdict is None and not limited:
+            verdict = undecided(workload.id, (*requests, *limits))
+            if verdict is None and not limits:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(requested[0])} is under `requests` without a limit: the API server rejects such a pod.",
-                    at=requested[0],
-                    remedy=f"Move {quoted(requested[0])} under `limits`.",
+                    f"{quoted(requests[0])} is under `requests` without a limit: the API server rejects such a pod.",
+                    at=requests[0],
+                    remedy=f"Move {quoted(requests[0])} under `limits`.",
                 )
-            elif verdict is None and not set(numbers(job_value(requested))) & set(numbers(job_value(limited))):
+            elif verdict is None and not set(numbers(job_value(requests))) & set(numbers(job_value(limits))):
                 verdict = failed(
                     workload.id,
-                    f"{quoted(requested[0])} under `requests` differs from {placed(limited[0])} under `limits`:"
+                    f"{quoted(requests[0])} under `requests` differs from {placed(limits[0])} under `limits`:"
                     " the API server rejects such a pod.",
-                    at=requested[0],
-                    also=((limited[0], "the limit"),),
+                    at=requests[0],
+                    also=((limits[0], "the limit"),),
                     remedy="Set `limits` only, or make the two equal.",
                 )
             yield verdict or passed(workload.id)
@@ -87,41 +87,43 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     the pod's memory limit.
 
     Known limits: A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training
-    runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is left
-    alone.
+    runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is not
+    judged.
     """
     for workload in workloads(job):
         if workload.kind.startswith("Ray"):
             continue
         verdicts = [
-            (role, _shm(workload, role, why)) for role in workload.trainers if (why := _shm_reason(workload, role))
+            (role, _shm_verdict(workload, role, reason))
+            for role in workload.trainers
+            if (reason := _shm_reason(workload, role))
         ]
-        # One finding: the same volume is missing in the templates of all roles, and it names each.
+        # One finding names all roles, because the same volume is missing in each of their templates.
         faults = [(role, verdict) for role, verdict in verdicts if verdict.status is Status.FAIL]
         if len(faults) > 1:
             also = tuple((role.count, role.name) for role, _ in faults[:4])
             first = faults[0][0]
-            yield _shm(workload, first, _shm_reason(workload, first), also=also)
+            yield _shm_verdict(workload, first, _shm_reason(workload, first), also=also)
         else:
             yield from (verdict for _, verdict in faults or verdicts)
 
 
 def _shm_reason(workload: Workload, role: Role) -> str:
-    """Return why a role's pods need /dev/shm; empty if they do not, or if that is unknown."""
+    """Return why a role's pods need a large /dev/shm; empty if they do not need it, or the need is unknown."""
     if role.gpus and min(role.gpus) > 1:
         return f"{joined(role.gpus)} GPUs in each pod"
-    for own, scope in workload.launches():
+    for owner, scope in workload.launches():
         workers = workload.job.setting("dataloader_workers", scope)
-        found = numbers(job_value(workers)) if workers else ()
-        if own.name == role.name and role.gpus and found and min(found) > 1:
+        counts = numbers(job_value(workers)) if workers else ()
+        if owner.name == role.name and role.gpus and counts and min(counts) > 1:
             return f"{placed(workers[0])} for each rank"
     return ""
 
 
-def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim, str], ...] = ()) -> Verdict:
-    sizes = role.in_force("shm_mib")
+def _shm_verdict(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim, str], ...] = ()) -> Verdict:
+    sizes = role.setting("shm_mib")
     if not sizes:
-        gpus = role.in_force("pod_gpus")
+        gpus = role.setting("pod_gpus")
         return failed(
             workload.id,
             f"Nothing enlarges /dev/shm, which has {_DEFAULT_SHM_MIB} MiB by default, for {reason}.",
@@ -130,16 +132,16 @@ def _shm(workload: Workload, role: Role, reason: str, *, also: tuple[tuple[Claim
             remedy="Mount an emptyDir with `medium: Memory` at /dev/shm.",
             severity=Severity.INFO if workload.kind.endswith("TrainingRuntime") else None,
         )
-    known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
-    if known and all(size < _SMALL_SHM_MIB for claim in known for size in numbers(claim.value)):
+    known_sizes = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+    if known_sizes and all(size < _SMALL_SHM_MIB for claim in known_sizes for size in numbers(claim.value)):
         return failed(
             workload.id,
-            f"{quoted(known[0])} leaves {joined(numbers(known[0].value))} MiB in /dev/shm for {reason}.",
-            at=known[0],
+            f"{quoted(known_sizes[0])} leaves {joined(numbers(known_sizes[0].value))} MiB in /dev/shm for {reason}.",
+            at=known_sizes[0],
             also=also,
             remedy="Raise sizeLimit to several GiB, or remove it: the pod's memory limit bounds the volume anyway.",
         )
-    if not known and "placeholder" in str(getattr(sizes[0].value, "why", "")):
+    if not known_sizes and "placeholder" in str(getattr(sizes[0].value, "why", "")):
         return unknown(workload.id, f"{quoted(sizes[0])} is unknown: {getattr(sizes[0].value, 'why', '')}", at=sizes[0])
     return passed(workload.id)
 
@@ -163,20 +165,20 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
 
     Fix: Give the pod several cores per GPU, or no CPU limit (a request is enough for scheduling).
 
-    Known limits: Two to four cores per GPU are the usual advice; only fewer than one is reported.
+    Known limits: The usual advice is two to four cores per GPU; only limits below one core are reported.
     """
     for workload in workloads(job):
         for role in workload.trainers:
-            cores, gpus = role.in_force("pod_cpus"), role.in_force("pod_gpus")
+            cores, gpus = role.setting("pod_cpus"), role.setting("pod_gpus")
             if not cores or not gpus:
                 continue
             verdict = undecided(workload.id, (*cores, *gpus))
-            most = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
-            if verdict is None and role.gpus and most < min(role.gpus):
+            limit = max((float(str(item)) for claim in cores for item in claim.alternatives), default=0.0)
+            if verdict is None and role.gpus and limit < min(role.gpus):
                 verdict = failed(
                     workload.id,
-                    f"{quoted(cores[0])} limits the pod to {most:g} cores for {placed(gpus[0])}: less than one for each"
-                    " GPU's rank, its loader workers and NCCL's threads.",
+                    f"{quoted(cores[0])} limits the pod to {limit:g} cores for {placed(gpus[0])}: less than one for"
+                    " each GPU's rank, its loader workers and NCCL's threads.",
                     at=cores[0],
                     also=((gpus[0], "GPUs"),),
                     remedy=f"Raise the limit to {4 * min(role.gpus)} cores or more, or remove it.",
@@ -202,22 +204,22 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
 
     Fix: Raise the memory limit to the processes' need plus the volume, or lower the sizeLimit.
 
-    Known limits: A volume that is never filled does no harm.
+    Known limits: A volume that is never filled does no harm, but is reported.
     """
     for workload in workloads(job):
         for role in workload.trainers:
-            sizes, limits = role.in_force("shm_mib"), role.in_force("pod_memory_mib")
-            known = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
+            sizes, limits = role.setting("shm_mib"), role.setting("pod_memory_mib")
+            known_sizes = [claim for claim in sizes if not isinstance(claim.value, Unresolved)]
             if not sizes or not limits:
                 continue
-            verdict = undecided(workload.id, (*limits, *(known or sizes)))
-            shm, memory = numbers(job_value(known)) if known else (), numbers(job_value(limits))
+            verdict = undecided(workload.id, (*limits, *(known_sizes or sizes)))
+            shm, memory = numbers(job_value(known_sizes)) if known_sizes else (), numbers(job_value(limits))
             if verdict is None and shm and memory and min(shm) >= max(memory):
                 verdict = failed(
                     workload.id,
-                    f"{quoted(known[0])} lets /dev/shm grow to {min(shm)} MiB, and {placed(limits[0])} kills the pod"
-                    f" at {max(memory)} MiB, including the content of /dev/shm.",
-                    at=known[0],
+                    f"{quoted(known_sizes[0])} lets /dev/shm grow to {min(shm)} MiB, and {placed(limits[0])} kills"
+                    f" the pod at {max(memory)} MiB, including the content of /dev/shm.",
+                    at=known_sizes[0],
                     also=((limits[0], "the pod's memory"),),
                     remedy="Raise the memory limit above the volume, or make the volume smaller.",
                 )
@@ -249,15 +251,16 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            gpus = role.in_force("pod_gpus")
+            gpus = role.setting("pod_gpus")
             if not gpus or not _runs_no_rank(workload, role):
                 continue
             verdict = undecided(workload.id, gpus)
-            found = numbers(job_value(gpus))
-            if verdict is None and found and min(found) > 0:
+            gpu_counts = numbers(job_value(gpus))
+            if verdict is None and gpu_counts and min(gpu_counts) > 0:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(gpus[0])} requests {counted(min(found), 'GPU')} for {role.name}, which runs no rank.",
+                    f"{quoted(gpus[0])} requests {counted(min(gpu_counts), 'GPU')} for {role.name}, which runs no"
+                    " rank.",
                     at=gpus[0],
                     remedy=f"Remove the GPU from {role.name}.",
                 )
@@ -267,9 +270,9 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
 def _runs_no_rank(workload: Workload, role: Role) -> bool:
     if workload.kind == "MPIJob":
         workers = [other for other in workload.roles if other.name == "Worker"]
-        return role.name == "Launcher" and bool(workers) and not workload.in_force("launcher_trains")
-    announced = role.in_force("ray_num_gpus")
-    return bool(announced) and numbers(job_value(announced)) == (0,)
+        return role.name == "Launcher" and bool(workers) and not workload.setting("launcher_trains")
+    gpus = role.setting("ray_num_gpus")
+    return bool(gpus) and numbers(job_value(gpus)) == (0,)
 
 
 @rule(
@@ -296,9 +299,9 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role, scope in workload.launches():
-            gpus, backends = role.in_force("pod_gpus"), job.setting("backend", scope)
-            stated = [claim for claim in backends if claim.source == "arguments"]
-            if gpus and not stated and _plain_backend(job, scope) in ("gloo", "mpi"):
+            gpus, backends = role.setting("pod_gpus"), job.setting("backend", scope)
+            backend_claims = [claim for claim in backends if claim.source == "arguments"]
+            if gpus and not backend_claims and _plain_backend(job, scope) in ("gloo", "mpi"):
                 yield failed(
                     workload.id,
                     f"`--backend {_plain_backend(job, scope)}` keeps the ranks' collectives on the CPU, and"
@@ -308,16 +311,16 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
                     remedy="Pass nccl, or request pods without GPUs.",
                 )
                 continue
-            if not gpus or not stated:
+            if not gpus or not backend_claims:
                 continue
-            verdict = undecided(workload.id, (*gpus, *stated))
-            found = {text.lower() for claim in stated for text in texts(claim.value)}
-            if verdict is None and found and found <= {"gloo", "mpi"}:
+            verdict = undecided(workload.id, (*gpus, *backend_claims))
+            backend_names = {text.lower() for claim in backend_claims for text in texts(claim.value)}
+            if verdict is None and backend_names and backend_names <= {"gloo", "mpi"}:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(stated[0])} keeps the ranks' collectives on the CPU, and {placed(gpus[0])} gives each pod"
-                    f" {counted(min(numbers(job_value(gpus)), default=1), 'GPU')}.",
-                    at=stated[0],
+                    f"{quoted(backend_claims[0])} keeps the ranks' collectives on the CPU, and {placed(gpus[0])}"
+                    f" gives each pod {counted(min(numbers(job_value(gpus)), default=1), 'GPU')}.",
+                    at=backend_claims[0],
                     also=((gpus[0], "GPUs"),),
                     remedy="Pass nccl, or request pods without GPUs.",
                 )
@@ -325,7 +328,7 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
 
 
 def _plain_backend(job: Job, scope: Scope) -> str:
-    """Return the value of `--backend`, which some programs use for something other than collectives."""
+    """Return the value of `--backend` in lower case, which a program may use for other things; empty if not given."""
     words = job.launch(scope.launch).arguments
     for index, word in enumerate(words):
         if word == "--backend":
@@ -358,17 +361,17 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            announced, gpus = role.in_force("ray_num_gpus"), role.in_force("pod_gpus")
-            if not announced:
+            announcements, gpus = role.setting("ray_num_gpus"), role.setting("pod_gpus")
+            if not announcements:
                 continue
-            verdict = undecided(workload.id, (*announced, *gpus))
-            wanted, gpu_count = numbers(job_value(announced)), numbers(job_value(gpus)) if gpus else (0,)
-            if verdict is None and wanted and gpu_count and min(wanted) > max(gpu_count):
-                workers = f"{placed(gpus[0])} gives it only {max(gpu_count)}" if gpus else "its limits name none"
+            verdict = undecided(workload.id, (*announcements, *gpus))
+            announced, gpu_count = numbers(job_value(announcements)), numbers(job_value(gpus)) if gpus else (0,)
+            if verdict is None and announced and gpu_count and min(announced) > max(gpu_count):
+                limit_text = f"{placed(gpus[0])} gives it only {max(gpu_count)}" if gpus else "its limits name none"
                 verdict = failed(
                     workload.id,
-                    f"{quoted(announced[0])} announces {min(wanted)} GPUs for {role.name}, and {workers}.",
-                    at=announced[0],
+                    f"{quoted(announcements[0])} announces {min(announced)} GPUs for {role.name}, and {limit_text}.",
+                    at=announcements[0],
                     also=((gpus[0], "the limit"),) if gpus else (),
                     remedy="Remove num-gpus: KubeRay uses the limits.",
                     severity=None if gpus else Severity.INFO,
@@ -377,14 +380,14 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
 
 
 #: Labels of spot and preemptible nodes.
-_SPOT = re.compile(
+_SPOT_LABELS = re.compile(
     r"cloud\.google\.com/gke-(?:spot|preemptible|provisioning)=(?:true|spot)|eks\.amazonaws\.com/capacityType=SPOT"
     r"|karpenter\.sh/capacity-type=spot|kubernetes\.azure\.com/scalesetpriority=spot|(?:.*/)?(?:lifecycle|capacity)=.*spot"
     r"|(?:.*/)?(?:spot|preemptible)=true",
     re.IGNORECASE,
 )
-_RESUMES = re.compile(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
-_ALLOWED = frozenset(("Never", "OnFailure"))
+_CHECKPOINT_WORDS = re.compile(r"resume|checkpoint|ckpt|save|restore|load|snapshot|output[_-]dir", re.IGNORECASE)
+_ALLOWED_POLICIES = frozenset(("Never", "OnFailure"))
 
 
 @rule(
@@ -411,10 +414,10 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
         if (workload.group, workload.kind) not in (("batch", "Job"), ("batch", "CronJob")):
             continue
         for role in workload.roles:
-            stated = role.in_force("restart_policy")
-            if any(isinstance(claim.value, Unresolved) for claim in stated):
-                yield unknown(workload.id, f"{quoted(stated[0])} is known only at run time", at=stated[0])
-            elif not stated:
+            policies = role.setting("restart_policy")
+            if any(isinstance(claim.value, Unresolved) for claim in policies):
+                yield unknown(workload.id, f"{quoted(policies[0])} is known only at run time", at=policies[0])
+            elif not policies:
                 yield failed(
                     workload.id,
                     "The pod template has no restartPolicy, which means `Always` and is not allowed in a Job: the"
@@ -423,15 +426,17 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
                     remedy="Add `restartPolicy: Never` to the pod's spec.",
                     severity=Severity.WARNING,
                 )
-            elif not _ALLOWED & set(texts(stated[0].value)):
+            elif not _ALLOWED_POLICIES & set(texts(policies[0].value)):
                 yield failed(
                     workload.id,
-                    f"{quoted(stated[0])} is not allowed in a Job: expected Never or OnFailure.",
-                    at=stated[0],
+                    f"{quoted(policies[0])} is not allowed in a Job: expected Never or OnFailure.",
+                    at=policies[0],
                     remedy="Write `restartPolicy: Never`.",
                     # Unsafe: whether failed pods are restarted is the user's choice.
-                    fix=make_fix("write Never", replace_text(stated[0], texts(stated[0].value)[0], "Never"), safe=False)
-                    if texts(stated[0].value)
+                    fix=make_fix(
+                        "write Never", replace_text(policies[0], texts(policies[0].value)[0], "Never"), safe=False
+                    )
+                    if texts(policies[0].value)
                     else None,
                 )
             else:
@@ -459,24 +464,28 @@ def completion_index_without_indexed_mode(job: Job) -> Iterator[Verdict]:
     Known limits: Only launch lines in the manifest are judged.
     """
     for workload in workloads(job):
-        modes = workload.in_force("completion_mode")
-        users = [claim for _, scope in workload.launches() if (claim := _uses_index(job, scope.launch)) is not None]
-        if not modes or not users:
+        modes = workload.setting("completion_mode")
+        index_claims = [
+            claim
+            for _, scope in workload.launches()
+            if (claim := _completion_index_claim(job, scope.launch)) is not None
+        ]
+        if not modes or not index_claims:
             continue
         verdict = undecided(workload.id, modes)
         if verdict is None and "Indexed" not in texts(modes[0].value):
             verdict = failed(
                 workload.id,
-                f"{quoted(users[0])} requires a completion index, but the Job's pods have none: completionMode is"
-                f" {texts(modes[0].value)[0]}.",
-                at=users[0],
+                f"{quoted(index_claims[0])} requires a completion index, but the Job's pods have none: completionMode"
+                f" is {texts(modes[0].value)[0]}.",
+                at=index_claims[0],
                 also=((modes[0], "no `completionMode: Indexed`"),),
                 remedy="Add `completionMode: Indexed` to the Job's spec.",
             )
         yield verdict or passed(workload.id)
 
 
-def _uses_index(job: Job, launch: str) -> Claim | None:
+def _completion_index_claim(job: Job, launch: str) -> Claim | None:
     ranks = [claim for claim in job.about("node_rank") if claim.scope.launch == launch]
     return next((claim for claim in ranks if "JOB_COMPLETION_INDEX" in claim.spelling), None)
 
@@ -506,23 +515,25 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     modes = {
         text: claim
         for claim in job.about("volume_access")
-        for named in job.about("shared_volume")
-        if named.scope == claim.scope and not named.scope.role
-        for text in texts(named.value)
+        for mount_claim in job.about("shared_volume")
+        if mount_claim.scope == claim.scope and not mount_claim.scope.role
+        for text in texts(mount_claim.value)
     }
     for workload in workloads(job):
         for role in workload.roles:
-            for mount in role.every("shared_volume"):
+            for mount in role.about("shared_volume"):
                 access = next((modes[text] for text in texts(mount.value) if text in modes), None)
                 if access is None or not mount.scope.role:
                     continue
                 verdict = undecided(workload.id, (access, role.count))
-                held = {str(mode) for item in access.alternatives if isinstance(item, tuple) for mode in item}
-                holder = "pod" if "ReadWriteOncePod" in held else "node"
+                modes_of_volume = {
+                    str(mode) for item in access.alternatives if isinstance(item, tuple) for mode in item
+                }
+                holder = "pod" if "ReadWriteOncePod" in modes_of_volume else "node"
                 if (
                     verdict is None
-                    and held
-                    and held <= {"ReadWriteOnce", "ReadWriteOncePod"}
+                    and modes_of_volume
+                    and modes_of_volume <= {"ReadWriteOnce", "ReadWriteOncePod"}
                     and certainly_several(role.count.value)
                 ):
                     verdict = failed(
@@ -562,26 +573,30 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.trainers:
-            spot = [c for c in role.every("node_label") if any(_SPOT.fullmatch(text) for text in texts(c.value))]
-            if not spot:
+            spot_labels = [
+                c for c in role.about("node_label") if any(_SPOT_LABELS.fullmatch(text) for text in texts(c.value))
+            ]
+            if not spot_labels:
                 continue
-            yield _spot_verdict(workload, spot[0])
+            yield _spot_verdict(workload, spot_labels[0])
 
 
-def _spot_verdict(workload: Workload, spot: Claim) -> Verdict:
+def _spot_verdict(workload: Workload, label: Claim) -> Verdict:
     launches = [
         launch for _, scope in workload.launches() for launch in workload.job.launches if launch.id == scope.launch
     ]
     arguments = [argument for launch in launches for argument in launch.arguments]
     if not launches or any(argument is None for argument in arguments):
-        return unknown(workload.id, "the command line of the program is not completely known", at=spot)
-    if any(_RESUMES.search(argument) for argument in arguments if argument) or workload.job.about("checkpoint_written"):
+        return unknown(workload.id, "the command line of the program is not completely known", at=label)
+    if any(_CHECKPOINT_WORDS.search(argument) for argument in arguments if argument) or workload.job.about(
+        "checkpoint_written"
+    ):
         return passed(workload.id)
     return failed(
         workload.id,
-        f"{quoted(spot)} schedules the job on nodes that may be reclaimed, and no argument of the program names"
+        f"{quoted(label)} schedules the job on nodes that may be reclaimed, and no argument of the program names"
         " a checkpoint.",
-        at=spot,
+        at=label,
         also=((launches[0], "starts without a checkpoint argument"),),
         remedy="Save checkpoints and resume from the last one, or use other nodes.",
     )

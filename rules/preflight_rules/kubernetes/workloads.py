@@ -18,7 +18,7 @@ from preflight.plugins.claim_text import counted, joined, placed, quoted
 KUBEFLOW = frozenset(("PyTorchJob", "TFJob", "MPIJob", "PaddleJob", "XGBoostJob", "JAXJob", "MXJob", "TrainJob"))
 
 
-class Claims:
+class ClaimIndex:
     """The claims of a job, indexed by object and quantity, because a file may contain hundreds of objects."""
 
     def __init__(self, job: Job) -> None:
@@ -27,53 +27,53 @@ class Claims:
             self._by_object.setdefault(claim.scope.launch, {}).setdefault(claim.quantity, []).append(claim)
 
     def about(self, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-        """Return every claim about a quantity in the scope of an object or of one of its roles."""
+        """Return all claims about a quantity that cover the scope of an object or of one of its roles."""
         return tuple(claim for claim in self.of(scope.launch, quantity, whole=True) if claim.scope.covers(scope))
 
     def of(self, launch: str, quantity: str, *, whole: bool = False) -> tuple[Claim, ...]:
         """Return the claims in the scope of one object and its roles; with `whole` also those of the whole job."""
-        own = self._by_object.get(launch, {}).get(quantity, ())
-        return (*self._by_object.get("", {}).get(quantity, ()), *own) if whole and launch else tuple(own)
+        own_claims = self._by_object.get(launch, {}).get(quantity, ())
+        return (*self._by_object.get("", {}).get(quantity, ()), *own_claims) if whole and launch else tuple(own_claims)
 
-    def everything(self, launch: str) -> Iterator[Claim]:
+    def all_claims(self, launch: str) -> Iterator[Claim]:
         """Yield all claims in the scope of one object."""
-        for found in self._by_object.get(launch, {}).values():
-            yield from found
+        for claims in self._by_object.get(launch, {}).values():
+            yield from claims
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
     """One group of equal pods of a workload."""
 
-    claims: Claims
+    claims: ClaimIndex
     name: str
     scope: Scope
     count: Claim
 
-    def in_force(self, quantity: str) -> tuple[Claim, ...]:
+    def setting(self, quantity: str) -> tuple[Claim, ...]:
         """Return the claims about this role's pods that are effective."""
-        return strongest(claim for claim in self.every(quantity) if claim.relation is Relation.SETS)
+        return strongest(claim for claim in self.about(quantity) if claim.relation is Relation.SETS)
 
-    def every(self, quantity: str) -> tuple[Claim, ...]:
+    def about(self, quantity: str) -> tuple[Claim, ...]:
         """Return all claims about this role's pods, including the object's own."""
         return self.claims.about(quantity, self.scope)
 
     @property
     def trains(self) -> bool:
-        """Return whether its pods hold ranks."""
-        return all(claim.value == Known(True) for claim in self.in_force("pod_trains"))
+        """Return whether the role's pods run ranks."""
+        return all(claim.value == Known(True) for claim in self.setting("pod_trains"))
 
     @property
     def gpus(self) -> tuple[int, ...]:
         """The GPUs of each pod; empty if not given or unknown."""
-        return numbers(job_value(self.in_force("pod_gpus"))) if self.in_force("pod_gpus") else ()
+        return numbers(job_value(self.setting("pod_gpus"))) if self.setting("pod_gpus") else ()
 
 
 class Workload(NamedTuple):
     """One object that starts pods."""
 
     job: Job
-    claims: Claims
+    claims: ClaimIndex
     head: Claim
 
     @property
@@ -97,70 +97,70 @@ class Workload(NamedTuple):
 
     @property
     def scope(self) -> Scope:
-        """The scope of the claims that hold for all of its pods."""
+        """The scope of the claims about all pods of the object."""
         return self.head.scope
 
-    def in_force(self, quantity: str) -> tuple[Claim, ...]:
-        """Return the claims about the object as a whole."""
+    def setting(self, quantity: str) -> tuple[Claim, ...]:
+        """Return the claims about a quantity of the object as a whole."""
         return tuple(claim for claim in self.claims.of(self.id, quantity) if claim.scope == self.scope)
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Its roles, in file order."""
-        found: dict[str, Role] = {}
+        """The roles of the object, in file order."""
+        roles_by_name: dict[str, Role] = {}
         for claim in self.claims.of(self.id, "pod_replicas"):
-            found.setdefault(claim.scope.role, Role(self.claims, claim.scope.role, claim.scope, claim))
-        return tuple(found.values())
+            roles_by_name.setdefault(claim.scope.role, Role(self.claims, claim.scope.role, claim.scope, claim))
+        return tuple(roles_by_name.values())
 
     @property
     def trainers(self) -> tuple[Role, ...]:
-        """The roles whose pods hold ranks."""
+        """The roles whose pods run ranks."""
         return tuple(role for role in self.roles if role.trains)
 
     def pods(self, roles: tuple[Role, ...] | None = None) -> Value:
         """Return the total number of pods of the given roles, or of all roles."""
-        counted = self.roles if roles is None else roles
-        if not counted:
+        counted_roles = self.roles if roles is None else roles
+        if not counted_roles:
             return Unresolved("the number of pods is not given")
-        return lift(lambda *each: sum(int(str(n)) for n in each), *(role.count.value for role in counted))
+        return lift(lambda *counts: sum(int(str(n)) for n in counts), *(role.count.value for role in counted_roles))
 
-    def gangs(self) -> tuple[Claim, ...]:
-        """Return the claims that make its pods start together, of any role."""
+    def gang_claims(self) -> tuple[Claim, ...]:
+        """Return the gang-scheduling claims for its pods, for any role."""
         return self.claims.of(self.id, "gang")
 
     def launches(self) -> tuple[tuple[Role, Scope], ...]:
         """Return the launch lines of its containers, each with its role and scope."""
-        found: list[tuple[Role, Scope]] = []
+        launches: list[tuple[Role, Scope]] = []
         for claim in self.claims.of(self.id, "workload_launch"):
             role = next((role for role in self.roles if role.name == claim.scope.role), None)
             if role is not None:
-                found.extend((role, Scope(launch=str(item))) for item in claim.alternatives)
-        return tuple(found)
+                launches.extend((role, Scope(launch=str(item))) for item in claim.alternatives)
+        return tuple(launches)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names of its pods, with `{i}` for a number, and the services beside it; empty if not known."""
-        return tuple(host for claim in self.in_force("pod_hosts") for host in items(claim.value))
+        """The host names of its pods, with `{i}` for a number, and of services in the files; empty if unknown."""
+        return tuple(host for claim in self.setting("pod_hosts") for host in items(claim.value))
 
     def has_host(self, host: str) -> bool:
         """Return whether one of its pods, or a service, has this name; `.NAMESPACE.svc` may follow."""
-        forms = (re.escape(form).replace(r"\{i\}", r"\d+") for form in self.hosts)
-        return any(re.match(rf"{form}(?:\.|$)", host) for form in forms)
+        patterns = (re.escape(pattern).replace(r"\{i\}", r"\d+") for pattern in self.hosts)
+        return any(re.match(rf"{pattern}(?:\.|$)", host) for pattern in patterns)
 
 
 def workloads(job: Job) -> Iterator[Workload]:
     """Yield every object of the job's files that starts pods."""
     heads = job.about("workload")
-    claims = Claims(job) if heads else None
+    claims = ClaimIndex(job) if heads else None
     for claim in heads:
         if claims is not None and not str(claim.alternatives[0] if claim.alternatives else "").endswith("/PodGroup"):
             yield Workload(job, claims, claim)
 
 
-def certainly(value: Value, minimum: int) -> bool:
+def is_at_least(value: Value, minimum: int) -> bool:
     """Return whether every alternative of a number is at least `minimum`."""
-    found = numbers(value)
-    return bool(found) and min(found) >= minimum
+    counts = numbers(value)
+    return bool(counts) and min(counts) >= minimum
 
 
 @rule(
@@ -193,34 +193,34 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
         if isinstance(claim.value, Unresolved):
             yield unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
         else:
-            yield _refused(subject, claim)
+            yield _rejection_finding(subject, claim)
 
 
-def _refused(subject: str, claim: Claim) -> Verdict:
-    stated = next(iter(claim.alternatives), ())
-    words = [str(word) for word in stated] if isinstance(stated, tuple) else []
-    # A recording from elsewhere may hold fewer.
-    problem, remedy, accepted, refused = [*words, "", "", "", ""][:4]
+def _rejection_finding(subject: str, claim: Claim) -> Verdict:
+    detail = next(iter(claim.alternatives), ())
+    words = [str(word) for word in detail] if isinstance(detail, tuple) else []
+    # A recording from another version may contain fewer words.
+    problem, remedy, accepting_releases, rejecting_releases = [*words, "", "", "", ""][:4]
     effect = "the API server rejects the object and no pod starts"
-    if accepted:
-        effect = f"{refused} rejects the object, while {accepted} accepts it"
+    if accepting_releases:
+        effect = f"{rejecting_releases} rejects the object, while {accepting_releases} accepts it"
     return failed(
         subject,
         f"{problem}: {effect}.",
         at=claim,
         remedy=remedy,
-        # A chart often has branches for several releases of an operator; which one runs is known to its user.
-        severity=Severity.WARNING if accepted or "templates" in claim.span.path.split("/")[:-1] else None,
+        # A chart often has branches for several releases of an operator, and only its user knows the release.
+        severity=Severity.WARNING if accepting_releases or "templates" in claim.span.path.split("/")[:-1] else None,
     )
 
 
 # The roles of one job: their numbers of pods, images and variables, and those that the operator sets.
 
 
-#: Kinds whose training roles run one program, split only by rank.
-_ONE_PROGRAM = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
+#: Kinds whose training roles all run one program, and differ only in rank.
+_ONE_PROGRAM_KINDS = frozenset(("PyTorchJob", "PaddleJob", "XGBoostJob", "JAXJob"))
 #: Prefixes of variables of communication libraries, which must not differ between ranks.
-_COLLECTIVE = ("env.NCCL_", "env.RCCL_", "env.GLOO_", "env.UCX_", "env.FI_")
+_COLLECTIVE_PREFIXES = ("env.NCCL_", "env.RCCL_", "env.GLOO_", "env.UCX_", "env.FI_")
 #: Names that may differ between nodes: interfaces, adapters, files.
 _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES", "CROSS_NIC", "GID_INDEX")
 
@@ -288,26 +288,28 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         trainers = workload.trainers
-        if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
+        if workload.kind not in _ONE_PROGRAM_KINDS or len(trainers) < 2:
             continue
-        stated = {role.name: _collective(workload, role.name) for role in trainers}
-        names = sorted({name for found in stated.values() for name in found})
+        variables_by_role = {role.name: _collective_variables(workload, role.name) for role in trainers}
+        names = sorted({name for variables in variables_by_role.values() for name in variables})
         if not names:
             continue
-        different = False
+        has_difference = False
         for name in names:
-            claims = [found[name] for found in stated.values() if name in found]
-            open_image = next((claim for claim in claims if isinstance(claim.value, Unresolved)), None)
-            if open_image is not None:
-                yield unknown(workload.id, f"{quoted(open_image)} is known only at run time", at=open_image)
-                different = True
+            claims = [variables[name] for variables in variables_by_role.values() if name in variables]
+            unresolved = next((claim for claim in claims if isinstance(claim.value, Unresolved)), None)
+            if unresolved is not None:
+                yield unknown(workload.id, f"{quoted(unresolved)} is known only at run time", at=unresolved)
+                has_difference = True
                 continue
             other = next((claim for claim in claims if claim.value != claims[0].value), None)
-            absent = [role for role, found in stated.items() if name not in found]
-            if other is None and not absent:
+            roles_without = [role for role, variables in variables_by_role.items() if name not in variables]
+            if other is None and not roles_without:
                 continue
-            different = True
-            difference = f"{placed(other)} of {other.scope.role}" if other else f"{absent[0]}, which does not set it"
+            has_difference = True
+            difference = (
+                f"{placed(other)} of {other.scope.role}" if other else f"{roles_without[0]}, which does not set it"
+            )
             yield failed(
                 workload.id,
                 f"{placed(claims[0])} of {claims[0].scope.role} differs from {difference}: communication libraries do"
@@ -316,16 +318,16 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
                 also=((claims[0], claims[0].scope.role),) if other else (),
                 remedy=f"Set {name.removeprefix('env.')} the same way in every role.",
             )
-        if not different:
+        if not has_difference:
             yield passed(workload.id)
 
 
-def _collective(workload: Workload, role: str) -> dict[str, Claim]:
+def _collective_variables(workload: Workload, role: str) -> dict[str, Claim]:
     return {
         claim.quantity: claim
-        for claim in workload.claims.everything(workload.id)
+        for claim in workload.claims.all_claims(workload.id)
         if claim.scope.role == role
-        and claim.quantity.startswith(_COLLECTIVE)
+        and claim.quantity.startswith(_COLLECTIVE_PREFIXES)
         and not claim.quantity.endswith(_PER_NODE_NAMES)
     }
 
@@ -353,26 +355,26 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
     envsubst fills in.
     """
     for workload in workloads(job):
-        found = workload.in_force("unexpanded_variable")
-        if not found:
+        variables = workload.setting("unexpanded_variable")
+        if not variables:
             if workload.launches():
                 yield passed(workload.id)
             continue
-        for claim in found:
+        for claim in variables:
             name = texts(claim.value)[0] if texts(claim.value) else ""
             if not name:
                 yield unknown(workload.id, "a variable is known only at run time", at=claim)
                 continue
             yield failed(
                 workload.id,
-                f"{quoted_plainly(claim)} is passed to the program unexpanded: without a shell, Kubernetes expands"
+                f"{quoted_spelling(claim)} is passed to the program unexpanded: without a shell, Kubernetes expands"
                 f" only `$({name})`.",
                 at=claim,
                 remedy=f"Write `$({name})`, or start the program through `bash -c`.",
             )
 
 
-def quoted_plainly(claim: Claim) -> str:
+def quoted_spelling(claim: Claim) -> str:
     """Return the claim as written. Its value is left out, because the variable is not expanded."""
     return f"`{claim.spelling}`"
 
@@ -396,17 +398,19 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
     Fix: Leave them out.
 
-    Known limits: A value equal to the operator's own does no harm.
+    Known limits: A value that equals the operator's own is not reported.
     """
     for workload in workloads(job):
         if workload.kind != "PyTorchJob":
             continue
-        found = [
+        variables = [
             claim
-            for claim in workload.claims.everything(workload.id)
-            if claim.scope.role and claim.quantity in _OPERATORS and not _equals_operator_value(workload, claim)
+            for claim in workload.claims.all_claims(workload.id)
+            if claim.scope.role
+            and claim.quantity in _OPERATOR_VARIABLES
+            and not _equals_operator_value(workload, claim)
         ]
-        for claim in found:
+        for claim in variables:
             name = claim.quantity.removeprefix("env.")
             if isinstance(claim.value, Unresolved):
                 yield unknown(workload.id, f"{quoted(claim)} is known only at run time", at=claim)
@@ -418,7 +422,7 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=f"Remove {name}.",
             )
-        if not found:
+        if not variables:
             yield passed(workload.id)
 
 
@@ -432,7 +436,9 @@ def _equals_operator_value(workload: Workload, claim: Claim) -> bool:
     return False
 
 
-_OPERATORS = frozenset(("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MASTER_PORT", "env.PET_NODE_RANK"))
+_OPERATOR_VARIABLES = frozenset(
+    ("env.RANK", "env.WORLD_SIZE", "env.MASTER_ADDR", "env.MASTER_PORT", "env.PET_NODE_RANK")
+)
 
 
 @rule(
@@ -457,23 +463,23 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
     Known limits: A tag that looks fixed can be pushed again.
     """
     for workload in workloads(job):
-        counted = workload.pods()
-        if not certainly(counted, 2):
+        pods = workload.pods()
+        if not is_at_least(pods, 2):
             continue
-        images = [claim for role in workload.roles for claim in role.in_force("pod_image")]
-        moving = [claim for claim in images if any(_is_mutable_tag(text) for text in texts(claim.value))]
-        open_image = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
+        images = [claim for role in workload.roles for claim in role.setting("pod_image")]
+        mutable = [claim for claim in images if any(_is_mutable_tag(text) for text in texts(claim.value))]
+        unresolved = next((claim for claim in images if isinstance(claim.value, Unresolved)), None)
         if not images:
             continue
-        if moving:
+        if mutable:
             yield failed(
                 workload.id,
-                f"{quoted(moving[0])} has no fixed tag, and {max(numbers(counted))} pods pull it separately.",
-                at=moving[0],
+                f"{quoted(mutable[0])} has no fixed tag, and {max(numbers(pods))} pods pull it separately.",
+                at=mutable[0],
                 remedy="Name a tag that is never pushed twice, or a digest.",
             )
-        elif open_image is not None:
-            yield unknown(workload.id, f"{quoted(open_image)} is known only at run time", at=open_image)
+        elif unresolved is not None:
+            yield unknown(workload.id, f"{quoted(unresolved)} is known only at run time", at=unresolved)
         else:
             yield passed(workload.id)
 
@@ -485,7 +491,7 @@ def _is_mutable_tag(image: str) -> bool:
 
 
 #: Kinds whose master is rank 0, so there can be only one.
-_ONE_MASTER = frozenset(("PyTorchJob", "XGBoostJob"))
+_ONE_MASTER_KINDS = frozenset(("PyTorchJob", "XGBoostJob"))
 
 
 @rule(
@@ -511,11 +517,11 @@ def several_masters(job: Job) -> Iterator[Verdict]:
     """
     for workload in workloads(job):
         for role in workload.roles:
-            if workload.kind not in _ONE_MASTER or role.name.lower() != "master":
+            if workload.kind not in _ONE_MASTER_KINDS or role.name.lower() != "master":
                 continue
             if isinstance(role.count.value, Unresolved):
                 yield unknown(workload.id, f"{quoted(role.count)} is known only at run time", at=role.count)
-            elif certainly(role.count.value, 2):
+            elif is_at_least(role.count.value, 2):
                 yield failed(
                     workload.id,
                     f"{quoted(role.count)} requests several masters, but the master of a {workload.kind} is rank"
@@ -553,16 +559,19 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
 
 def _trainer_claims(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
-    """Yield workloads whose trainers run one program, with a claim of each, and a verdict if one is unknown."""
+    """Yield workloads whose trainers run one program, with a claim of each trainer and the verdict if one is"
+    " unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
-        if workload.kind not in _ONE_PROGRAM or len(trainers) < 2:
+        if workload.kind not in _ONE_PROGRAM_KINDS or len(trainers) < 2:
             continue
-        claims = [found[0] for role in trainers if len(found := role.in_force(quantity)) == 1]
+        claims = [role_claims[0] for role in trainers if len(role_claims := role.setting(quantity)) == 1]
         if len(claims) < 2:
             continue
-        hidden = (claim for claim in claims if isinstance(claim.value, Unresolved))
-        verdicts = (unknown(workload.id, f"{quoted(claim)} is known only at run time", at=claim) for claim in hidden)
+        unresolved = (claim for claim in claims if isinstance(claim.value, Unresolved))
+        verdicts = (
+            unknown(workload.id, f"{quoted(claim)} is known only at run time", at=claim) for claim in unresolved
+        )
         yield workload, claims, next(verdicts, None)
 
 
@@ -604,31 +613,30 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     Fix: `schedulerName: volcano` (or the site's), `runPolicy.schedulingPolicy`, or the label
     `kueue.x-k8s.io/queue-name`.
 
-    Known limits: An operator can be started with gang scheduling for all its jobs, which no manifest shows: therefore a
-    hint.
+    Known limits: An operator can be started with gang scheduling for all its jobs, which no manifest shows, so the
+    finding is a hint.
     """
     for workload in workloads(job):
         trainers = workload.trainers
-        in_gang = workload.kind in KUBEFLOW or (workload.group == "batch.volcano.sh" and bool(workload.launches()))
-        if not in_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
+        needs_gang = workload.kind in KUBEFLOW or (workload.group == "batch.volcano.sh" and bool(workload.launches()))
+        if not needs_gang or not any(role.gpus and min(role.gpus) > 0 for role in trainers):
             continue
         pods = workload.pods(trainers)
-        unresolved = undecided(workload.id, workload.in_force("gang_min"))
-        if unresolved is not None:
+        if unresolved := undecided(workload.id, workload.setting("gang_min")):
             yield unresolved
             continue
-        least = numbers(job_value(workload.in_force("gang_min"))) if workload.in_force("gang_min") else ()
-        if least and numbers(pods) and 0 < max(least) < min(numbers(pods)):
-            stated = workload.in_force("gang_min")[0]
+        minimum = numbers(job_value(workload.setting("gang_min"))) if workload.setting("gang_min") else ()
+        if minimum and numbers(pods) and 0 < max(minimum) < min(numbers(pods)):
+            gang_min = workload.setting("gang_min")[0]
             yield failed(
                 workload.id,
-                f"{quoted(stated)} lets {max(least)} of {min(numbers(pods))} training pods start without the others"
+                f"{quoted(gang_min)} lets {max(minimum)} of {min(numbers(pods))} training pods start without the others"
                 " and hold their GPUs while they wait.",
-                at=stated,
+                at=gang_min,
                 also=tuple((role.count, role.name) for role in trainers[:4]),
                 remedy=f"Set it to {max(numbers(workload.pods()), default=0)}, the sum of the replicas.",
             )
-        elif workload.gangs() or certainly_alone(pods):
+        elif workload.gang_claims() or is_at_most_one(pods):
             yield passed(workload.id)
         elif not numbers(pods):
             yield unknown(workload.id, "the number of pods is known only at run time", at=workload.head)
@@ -642,10 +650,10 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
             )
 
 
-def certainly_alone(value: object) -> bool:
-    """Return whether there is at most one pod."""
-    found = numbers(value)  # type: ignore[arg-type]
-    return bool(found) and max(found) <= 1
+def is_at_most_one(value: Value) -> bool:
+    """Return whether every alternative of a number is at most 1."""
+    counts = numbers(value)
+    return bool(counts) and max(counts) <= 1
 
 
 @rule("KUB006", "gang-larger-than-job", severity=Severity.ERROR, otherwise="no job sets the size of its gang")
@@ -664,17 +672,17 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     Known limits: A separate PodGroup is not matched with its pods.
     """
     for workload in workloads(job):
-        wanted = workload.in_force("gang_min")
-        if not wanted or not workload.roles:
+        gang_min = workload.setting("gang_min")
+        if not gang_min or not workload.roles:
             continue
-        verdict = undecided(workload.id, (*wanted, *(role.count for role in workload.roles)))
-        least, pods = numbers(job_value(wanted)), numbers(workload.pods())
-        if verdict is None and least and pods and min(least) > max(pods):
+        verdict = undecided(workload.id, (*gang_min, *(role.count for role in workload.roles)))
+        minimum, pods = numbers(job_value(gang_min)), numbers(workload.pods())
+        if verdict is None and minimum and pods and min(minimum) > max(pods):
             verdict = failed(
                 workload.id,
-                f"{quoted(wanted[0])} waits for {min(least)} pods, but the roles have {max(pods)}"
+                f"{quoted(gang_min[0])} waits for {min(minimum)} pods, but the roles have {max(pods)}"
                 f" ({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
-                at=wanted[0],
+                at=gang_min[0],
                 also=tuple((role.count, role.name) for role in workload.roles[:6]),
                 remedy=f"Set it to {max(pods)}, or remove it.",
             )
@@ -690,9 +698,9 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
 def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     """A gang waits for all pods of a job whose roles start one after another.
 
-    What it checks: Where the operator creates the pods of one role only when those of another run (kubedl's PyTorchJob:
-    the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job with
-    `dependsOn`), the gang needs no more pods than are created first.
+    What it checks: Where the operator creates the pods of one role only when the pods of another role run (kubedl's
+    PyTorchJob: the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job
+    with `dependsOn`), the gang needs no more pods than are created first.
 
     Why it matters: The gang scheduler holds the first pods back until the others exist, and the operator creates the
     others once the first run: both wait, with enough free GPUs.
@@ -705,26 +713,27 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     Known limits: Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
     """
     for workload in workloads(job):
-        order, gangs = workload.in_force("pods_started_first"), workload.gangs()
-        if not order or not gangs:
+        order, gang_claims = workload.setting("pods_started_first"), workload.gang_claims()
+        if not order or not gang_claims:
             continue
-        wanted = workload.in_force("gang_min")
-        if undecided_verdict := undecided(workload.id, (*order, *wanted, *(role.count for role in workload.roles))):
+        gang_min = workload.setting("gang_min")
+        if undecided_verdict := undecided(workload.id, (*order, *gang_min, *(role.count for role in workload.roles))):
             yield undecided_verdict
             continue
-        first = known_number(job_value(order))
-        needed = known_number(job_value(wanted)) if wanted else known_number(workload.pods())
-        if first is None or needed is None or needed <= first:
+        created_first = known_number(job_value(order))
+        needed = known_number(job_value(gang_min)) if gang_min else known_number(workload.pods())
+        if created_first is None or needed is None or needed <= created_first:
             yield passed(workload.id)
             continue
-        by = wanted[0] if wanted else gangs[0]
+        gang_claim = gang_min[0] if gang_min else gang_claims[0]
         yield failed(
             workload.id,
-            f"{placed(by)} holds pods back until {needed} exist, but {_start_order_text(workload)} creates"
-            f" {counted(first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait forever.",
-            at=by,
-            also=((order[0], f"created first: {first}"),),
-            remedy=f"Disable the ordered start, or set `minAvailable: {first}`.",
+            f"{placed(gang_claim)} holds pods back until {needed} exist, but {_start_order_text(workload)} creates"
+            f" {counted(created_first, 'pod')} first ({quoted(order[0])}) and the rest once they run: both wait"
+            " forever.",
+            at=gang_claim,
+            also=((order[0], f"created first: {created_first}"),),
+            remedy=f"Disable the ordered start, or set `minAvailable: {created_first}`.",
         )
 
 
@@ -758,25 +767,26 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
     Known limits: A rank that needs less than one core is not recognized.
     """
     for workload in workloads(job):
-        slots, worker = workload.in_force("slots_per_worker"), _worker_role(workload)
+        slots, worker = workload.setting("slots_per_worker"), _worker_role(workload)
         if not slots or worker is None:
             continue
-        what = "GPUs" if worker.in_force("pod_gpus") else "CPU cores"
-        resources = worker.in_force("pod_gpus") or worker.in_force("pod_cpus")
+        resource = "GPUs" if worker.setting("pod_gpus") else "CPU cores"
+        resources = worker.setting("pod_gpus") or worker.setting("pod_cpus")
         if not resources:
             continue
         if undecided_verdict := undecided(workload.id, (*slots, *resources)):
             yield undecided_verdict
             continue
-        wanted, most = numbers(job_value(slots)), _largest_amount(resources)
-        if wanted and min(wanted) > max(most, 1):
+        slot_counts, amount = numbers(job_value(slots)), _largest_amount(resources)
+        if slot_counts and min(slot_counts) > max(amount, 1):
             yield failed(
                 workload.id,
-                f"{quoted(slots[0])} lets mpirun place {min(wanted)} ranks on each worker, but {placed(resources[0])}"
-                f" gives a worker {most:g} {what}.",
+                f"{quoted(slots[0])} lets mpirun place {min(slot_counts)} ranks on each worker, but"
+                f" {placed(resources[0])} gives a worker {amount:g} {resource}.",
                 at=slots[0],
-                also=((resources[0], f"{most:g} {what}"),),
-                remedy=f"Set `slotsPerWorker: {max(int(most), 1)}`, or give each worker {min(wanted)} {what}.",
+                also=((resources[0], f"{amount:g} {resource}"),),
+                remedy=f"Set `slotsPerWorker: {max(int(amount), 1)}`, or give each worker {min(slot_counts)}"
+                f" {resource}.",
             )
         else:
             yield passed(workload.id)
@@ -813,12 +823,12 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
             tasks = job.setting("tasks", scope)
             if not tasks or _places_ranks(job, scope.launch):
                 continue
-            yield _rank_verdict(workload, worker, tasks[0], workload.in_force("slots_per_worker"))
+            yield _rank_verdict(workload, worker, tasks[0], workload.setting("slots_per_worker"))
 
 
 def _places_ranks(job: Job, launch: str) -> bool:
-    mapped = [claim for claim in job.about("mpi_mapping") if claim.scope.launch == launch]
-    if any(claim.alternatives not in (("slot",), ("core",)) for claim in mapped):
+    mappings = [claim for claim in job.about("mpi_mapping") if claim.scope.launch == launch]
+    if any(claim.alternatives not in (("slot",), ("core",)) for claim in mappings):
         return True
     return any(claim.scope.launch == launch for claim in (*job.about("tasks_per_node"), *job.about("hosts")))
 
@@ -827,26 +837,27 @@ def _rank_verdict(workload: Workload, worker: Role, tasks: Claim, slots: tuple[C
     if undecided_verdict := undecided(workload.id, (tasks, worker.count, *slots)):
         return undecided_verdict
     ranks, workers = known_number(tasks.value), known_number(worker.count.value)
-    each = known_number(job_value(slots)) if slots else 1
-    if ranks is None or workers is None or not each:
+    slots_each = known_number(job_value(slots)) if slots else 1
+    if ranks is None or workers is None or not slots_each:
         return passed(workload.id)
-    room = workers * each
-    also = [(worker.count, counted(workers, "worker")), *((claim, f"{each} slots each") for claim in slots)]
-    remedy = f"Start {room} ranks ({workers} workers x {counted(each, 'slot')}), or change the slots."
-    if ranks > room:
+    slot_count = workers * slots_each
+    also = [(worker.count, counted(workers, "worker")), *((claim, f"{slots_each} slots each") for claim in slots)]
+    remedy = f"Start {slot_count} ranks ({workers} workers x {counted(slots_each, 'slot')}), or change the slots."
+    if ranks > slot_count:
         return failed(
             workload.id,
-            f"{quoted(tasks)} starts {ranks} ranks, but {workers} workers x {counted(each, 'slot')} hold {room}.",
+            f"{quoted(tasks)} starts {ranks} ranks, but {workers} workers x {counted(slots_each, 'slot')} hold"
+            f" {slot_count}.",
             at=tasks,
             also=also,
             remedy=remedy,
         )
-    used = -(-ranks // each)
-    if used < workers:
+    used_workers = -(-ranks // slots_each)
+    if used_workers < workers:
         return failed(
             workload.id,
-            f"{quoted(tasks)} starts {counted(ranks, 'rank')}, which fill the {each} slots of"
-            f" {counted(used, 'worker')} first: {workers - used} of {workers} workers get no rank.",
+            f"{quoted(tasks)} starts {counted(ranks, 'rank')}, which fill the {slots_each} slots of"
+            f" {counted(used_workers, 'worker')} first: {workers - used_workers} of {workers} workers get no rank.",
             at=tasks,
             also=also,
             remedy=remedy,

@@ -55,16 +55,16 @@ class Setup(NamedTuple):
         )
 
     def number(self, quantity: str) -> int | None:
-        """Return the single number that a quantity has; None where there is none, several, or an unknown one."""
+        """Return the number that a quantity has; None if it has no number, several numbers, or an unknown number."""
         return known_number(job_value(self.claims(quantity))) if self.claims(quantity) else None
 
     def text(self, quantity: str) -> str:
-        """Return the single string that a quantity has; empty where there is none, several, or an unknown one."""
+        """Return the string that a quantity has; empty if it has no string, several strings, or an unknown string."""
         return (known_text(job_value(self.claims(quantity))) if self.claims(quantity) else None) or ""
 
 
 def setups(job: Job) -> tuple[Setup, ...]:
-    """Return every launch by Accelerate; without any, every Accelerate configuration that was found."""
+    """Return the setup of every launch by Accelerate; without such launches, of every Accelerate configuration."""
     launches = [
         launch
         for launch in job.launches
@@ -82,15 +82,15 @@ def setups(job: Job) -> tuple[Setup, ...]:
 def _setups_with(
     *quantities: str, where: Callable[[Setup], bool] = lambda setup: True
 ) -> Callable[[Job], Iterator[Question[Setup]]]:
-    """Return a question about each setup that has all of these quantities."""
+    """Return a function that yields a question about each setup which has claims about all `quantities`."""
 
-    def each(job: Job) -> Iterator[Question[Setup]]:
+    def setup_questions(job: Job) -> Iterator[Question[Setup]]:
         for setup in setups(job):
-            found = [setup.claims(quantity) for quantity in quantities]
-            if all(found) and where(setup):
-                yield Question(setup.subject, tuple(itertools.chain(*found)), setup.launch, of=setup)
+            claims = [setup.claims(quantity) for quantity in quantities]
+            if all(claims) and where(setup):
+                yield Question(setup.subject, tuple(itertools.chain(*claims)), setup.launch, of=setup)
 
-    return each
+    return setup_questions
 
 
 @rule(
@@ -127,8 +127,12 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
         return None
     if count < 2:
         machine_gpus = _machine_gpus(setup) if setup.launch is None else None
-        many = machine_gpus is not None and total > machine_gpus[1]
-        return _gpu_count_verdict(setup, world[0], machine_gpus, total) if many and machine_gpus is not None else None
+        is_too_many = machine_gpus is not None and total > machine_gpus[1]
+        return (
+            _gpu_count_verdict(setup, world[0], machine_gpus, total)
+            if is_too_many and machine_gpus is not None
+            else None
+        )
     return _total_finding(setup, world[0], machines[0], total, count)
 
 
@@ -140,16 +144,16 @@ def _differs_from_others(setup: Setup) -> bool:
 
 
 def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, count: int) -> Verdict:
-    each, rest = divmod(total, count)
-    stated = f"{quoted(world)} is the total over all {count} machines ({quoted(machines)})"
+    per_machine, remainder = divmod(total, count)
+    statement = f"{quoted(world)} is the total over all {count} machines ({quoted(machines)})"
     also = ((machines, f"{count} machines"),)
     machine_gpus = _machine_gpus(setup)
-    wanted = machine_gpus[1] if machine_gpus is not None else max(total, 1)
-    remedy = f"Set the total over all machines: {wanted * count} for {wanted} on each."
-    if each < 1:
+    device_count = machine_gpus[1] if machine_gpus is not None else max(total, 1)
+    remedy = f"Set the total over all machines: {device_count * count} for {device_count} on each."
+    if per_machine < 1:
         return failed(
             setup.subject,
-            f"{stated}, so accelerate starts {total} // {count} = 0 processes on each.",
+            f"{statement}, so accelerate starts {total} // {count} = 0 processes on each.",
             at=world,
             also=also,
             remedy=remedy,
@@ -158,33 +162,33 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
     if machine_gpus is not None and counts_one_machine(total, count, machine_gpus[1]):
         return failed(
             setup.subject,
-            f"{stated}, so accelerate starts {each} on each, but {placed(machine_gpus[0])} gives each"
+            f"{statement}, so accelerate starts {per_machine} on each, but {placed(machine_gpus[0])} gives each"
             f" {machine_gpus[1]} GPUs: this looks like the count of one machine.",
             at=world,
             also=(*also, (machine_gpus[0], f"{machine_gpus[1]} GPUs")),
             remedy=remedy,
             severity=Severity.WARNING,
         )
-    if setup.launch is None and machine_gpus is not None and each > machine_gpus[1]:
-        return _gpu_count_verdict(setup, world, machine_gpus, each)
-    if rest:
+    if setup.launch is None and machine_gpus is not None and per_machine > machine_gpus[1]:
+        return _gpu_count_verdict(setup, world, machine_gpus, per_machine)
+    if remainder:
         return failed(
             setup.subject,
-            f"{stated} and cannot be divided by them: accelerate starts {each} on each, and"
-            f" {counted(rest, 'process is', 'processes are')} never started.",
+            f"{statement} and cannot be divided by them: accelerate starts {per_machine} on each, and"
+            f" {counted(remainder, 'process is', 'processes are')} never started.",
             at=world,
             also=also,
-            remedy=f"Give a multiple of {count}, such as {each * count} or {(each + 1) * count}.",
+            remedy=f"Give a multiple of {count}, such as {per_machine * count} or {(per_machine + 1) * count}.",
             severity=Severity.WARNING,
         )
     return passed(setup.subject)
 
 
-def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], each: int) -> Verdict:
-    """Return the verdict on a configuration without a launch; with one, GPU001 reports it."""
+def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, int], count: int) -> Verdict:
+    """Return the verdict on a configuration that no launch names; GPU001 judges launches."""
     return failed(
         setup.subject,
-        f"{quoted(world)} starts {counted(each, 'process', 'processes')} on each machine, but"
+        f"{quoted(world)} starts {counted(count, 'process', 'processes')} on each machine, but"
         f" {placed(machine_gpus[0])} names {counted(machine_gpus[1], 'GPU')} there.",
         at=world,
         also=((machine_gpus[0], counted(machine_gpus[1], "GPU")),),
@@ -194,18 +198,18 @@ def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, in
 
 
 def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
-    """Return the GPUs of one machine, and the claim that gives them."""
+    """Return the claim about the GPUs of one machine, and their number; None if unknown."""
     if setup.launch is not None:
-        gpu_counts = gpus(setup.job, setup.launch)
-        found = numbers(gpu_counts[0]) if gpu_counts is not None else ()
-        return (gpu_counts[1][0], found[0]) if gpu_counts is not None and len(found) == 1 and found[0] > 0 else None
+        visible = gpus(setup.job, setup.launch)
+        counts = numbers(visible[0]) if visible is not None else ()
+        return (visible[1][0], counts[0]) if visible is not None and len(counts) == 1 and counts[0] > 0 else None
     for claim in setup.claims("env.CUDA_VISIBLE_DEVICES"):
         names = [name for text in texts(claim.value) for name in text.split(",") if name.strip()]
         return (claim, len(names)) if names else None
     return None
 
 
-def several(setup: Setup) -> bool:
+def is_multi_machine(setup: Setup) -> bool:
     """Return whether the setup certainly spans more than one machine."""
     count = setup.number("nodes")
     return count is not None and count > 1
@@ -216,7 +220,7 @@ def several(setup: Setup) -> bool:
     "accelerate-rendezvous-back-end-unread",
     severity=Severity.WARNING,
     otherwise="no configuration for several machines names a rendezvous backend",
-    each=_setups_with("rendezvous_backend_unread", where=several),
+    each=_setups_with("rendezvous_backend_unread", where=is_multi_machine),
 )
 def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
     """A configuration names a rendezvous backend that does not exist or is never used.
@@ -235,18 +239,20 @@ def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict 
     Known limits: c10d in the file is only a note, because a job with machine ranks runs just as well.
     """
     setup = question.of
-    named = question.claims
-    counted = setup.claims("rendezvous_backend")
-    stated = [claim for claim in counted if claim.relation is Relation.SETS and claim.strength > named[0].strength]
-    back_end = setup.text("rendezvous_backend_unread")
-    if back_end in ("", "static") or stated:
+    file_claims = question.claims
+    all_claims = setup.claims("rendezvous_backend")
+    overrides = [
+        claim for claim in all_claims if claim.relation is Relation.SETS and claim.strength > file_claims[0].strength
+    ]
+    backend = setup.text("rendezvous_backend_unread")
+    if backend in ("", "static") or overrides:
         return None
-    exists = back_end in _BACKENDS
+    exists = backend in _BACKENDS
     return failed(
         question.subject,
-        f"{quoted(named[0])} is ignored: accelerate uses `static` unless the command line gives"
-        + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {back_end!r}.")),
-        at=named[0],
+        f"{quoted(file_claims[0])} is ignored: accelerate uses `static` unless the command line gives"
+        + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {backend!r}.")),
+        at=file_claims[0],
         remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
         " `--rdzv_backend c10d` on the command line.",
         severity=Severity.INFO if exists else None,
@@ -316,8 +322,8 @@ def accelerate_options_exclude_each_other(question: Question[Setup]) -> Verdict 
 
     Fix: Keep the intended one: `--use_deepspeed` and `--use_fsdp` run on several GPUs by themselves.
 
-    Known limits: gpu_ids is only checked together with a configuration that sets MULTI_GPU; in one that no launch names
-    it is a warning.
+    Known limits: gpu_ids is only checked together with a configuration that sets MULTI_GPU. In a configuration that no
+    launch names the finding is a warning.
     """
     return _options_verdict(question.of, question.claims)
 
@@ -333,12 +339,12 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
             remedy="Keep one: --use_deepspeed and --use_fsdp run on several GPUs by themselves.",
         )
     world = setup.claims("world_size")
-    flagged = first.strength >= Strength.FLAG and first.alternatives == ("MULTI_GPU",)
+    is_flag = first.strength >= Strength.FLAG and first.alternatives == ("MULTI_GPU",)
     total = setup.number("world_size")
-    unresolved = undecided(setup.subject, world, setup.launch) if flagged else None
+    unresolved = undecided(setup.subject, world, setup.launch) if is_flag else None
     if unresolved is not None:
         return unresolved
-    if flagged and total is not None and total < 2 and world[0].strength >= Strength.FLAG:
+    if is_flag and total is not None and total < 2 and world[0].strength >= Strength.FLAG:
         return failed(
             setup.subject,
             f"{quoted(first)} needs at least two processes, but {placed(world[0])} gives one: accelerate stops.",
@@ -347,10 +353,10 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
             remedy="Drop --multi_gpu, or start more processes.",
         )
     devices = setup.claims("env.CUDA_VISIBLE_DEVICES")
-    # Accelerate counts the commas: `0,` are two.
+    # Accelerate splits at commas, so `0,` counts as two GPUs.
     names = [name for claim in devices for text in texts(claim.value) for name in text.split(",")]
-    here = setup.number("nodes") in (None, 1) and first.alternatives == ("MULTI_GPU",) and not flagged
-    if here and len(devices) == 1 and len(names) == 1:
+    needs_two_gpus = setup.number("nodes") in (None, 1) and first.alternatives == ("MULTI_GPU",) and not is_flag
+    if needs_two_gpus and len(devices) == 1 and len(names) == 1:
         return failed(
             setup.subject,
             f"{quoted(devices[0])} names one GPU, but {placed(first)} needs at least two on one machine: accelerate"
@@ -383,17 +389,17 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
 
     Known limits: A file that Hugging Face's trainer gets through its own `--deepspeed` needs no such section.
     """
-    read = {file.path for file in job.files if file.kind == "deepspeed"}
+    read_paths = {file.path for file in job.files if file.kind == "deepspeed"}
     for launch in job.launches:
-        for target in _files(job, launch):
-            if target not in read:
+        for target in _deepspeed_files(job, launch):
+            if target not in read_paths:
                 continue
             keys = [c for c in job.about("deepspeed_key", launch.scope) if c.span.path == target]
             names = [text for claim in keys for text in texts(claim.value)]
-            broken = [note for note in job.notes if note.span.path == target]
+            notes = [note for note in job.notes if note.span.path == target]
             if "zero_optimization" in names:
                 yield passed(launch.id)
-            elif not keys or broken:
+            elif not keys or notes:
                 yield unknown(launch.id, f"{target} could not be read completely")
             else:
                 yield failed(
@@ -405,28 +411,32 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
                 )
 
 
-def _files(job: Job, launch: Launch) -> list[str]:
-    """Return the DeepSpeed files that Accelerate itself reads, named by its option or its configuration."""
-    own = {claim.span.path for claim in job.about("accelerate_key", launch.scope)}
-    found = []
+def _deepspeed_files(job: Job, launch: Launch) -> list[str]:
+    """Return the paths of the DeepSpeed files that an option or a configuration of Accelerate names."""
+    config_paths = {claim.span.path for claim in job.about("accelerate_key", launch.scope)}
+    targets = []
     for reference in job.references:
         if reference.role != "config" or reference.scope != launch.scope:
             continue
         line = reference.span.snippet[: reference.span.end_column]
-        if reference.span.path in own or "--deepspeed_config_file" in line or "--deepspeed-config-file" in line:
-            found.append(reference.target)
-    return list(dict.fromkeys(found))
+        if (
+            reference.span.path in config_paths
+            or "--deepspeed_config_file" in line
+            or "--deepspeed-config-file" in line
+        ):
+            targets.append(reference.target)
+    return list(dict.fromkeys(targets))
 
 
 # Accelerate configurations: keys and values that Accelerate rejects, misreads or ignores, and files of several
 # machines.
 
 
-#: Read, converted and dropped before the keys are checked (config_args.py, process_config).
-_CONVERTED = frozenset({"fp16", "dynamo_backend"})
+#: Keys that Accelerate converts and drops before it checks the keys (config_args.py, process_config).
+_CONVERTED_KEYS = frozenset({"fp16", "dynamo_backend"})
 #: The prefix that Accelerate adds to a key of a section (launch.py, `_validate_launch_command`).
-_PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
-_MAX_SLIPS = 2
+_SECTION_PREFIXES = {"fsdp_config": "fsdp_", "fp8_config": "fp8_", "dynamo_config": "dynamo_"}
+_MAX_EDITS = 2
 _MIN_LENGTH = 6
 #: Keys beside deepspeed_config_file that stop the launch (utils/dataclasses.py, `_deepspeed_config_checks`, 1.15).
 _KEYS_FORBIDDEN_WITH_FILE = frozenset(
@@ -464,61 +474,61 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
         (name,) = texts(claim.value) or ("",)
         section, _, key = name.rpartition(".")
         if section:
-            near = _similar_key_of_section(section, key)
-            if near:
-                yield _misspelt_finding(claim, key, near, section)
+            similar = _similar_key_of_section(section, key)
+            if similar:
+                yield _misspelt_finding(claim, key, similar, section)
         elif key in known and not _lacks_key(key, version):
             yield passed(claim.span.path)
         else:
-            near = _similar_key(key, known)
+            similar = _similar_key(key, known)
             yield failed(
                 claim.span.path,
                 f"{quoted(claim)} is not a key of Accelerate's configuration: `accelerate launch` rejects the file.",
                 at=claim,
-                remedy=f"Write {near}." if near else "Remove the key.",
-                fix=_rename_fix(claim, key, near),
+                remedy=f"Write {similar}." if similar else "Remove the key.",
+                fix=_rename_fix(claim, key, similar),
             )
 
 
 def _known_keys() -> frozenset[str]:
-    return load_table("accelerate_config").names() | _CONVERTED
+    return load_table("accelerate_config").names() | _CONVERTED_KEYS
 
 
 def _lacks_key(key: str, version: str) -> bool:
     """Return whether the release that the job's files pin no longer has the key, or does not have it yet."""
     table = load_table("accelerate_config")
     row = table.find(key)
-    return row is not None and key not in _CONVERTED and not may_have(table, row, version)
+    return row is not None and key not in _CONVERTED_KEYS and not may_have(table, row, version)
 
 
-def _misspelt_finding(claim: Claim, key: str, near: str, section: str) -> Verdict:
+def _misspelt_finding(claim: Claim, key: str, similar: str, section: str) -> Verdict:
     return failed(
         claim.span.path,
-        f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {near} keeps its default.",
+        f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {similar} keeps its default.",
         at=claim,
-        remedy=f"Write {near}.",
+        remedy=f"Write {similar}.",
         severity=Severity.WARNING,
-        fix=_rename_fix(claim, key, near),
+        fix=_rename_fix(claim, key, similar),
     )
 
 
-def _rename_fix(claim: Claim, key: str, near: str) -> Fix | None:
-    """Return an unsafe fix, because the setting then takes effect and the intended key is a guess."""
-    return make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None
+def _rename_fix(claim: Claim, key: str, similar: str) -> Fix | None:
+    """Return a fix that renames the key. It is unsafe, because the setting takes effect and the new name is a guess."""
+    return make_fix(f"rename {key} to {similar}", replace_text(claim, key, similar), safe=False) if similar else None
 
 
 def _similar_key_of_section(section: str, key: str) -> str:
-    """Return the known option that a key of a section probably misspells."""
-    prefix = _PREFIXES.get(section, "")
-    full = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
+    """Return the known option that a key of a section probably misspells; empty if the key is known."""
+    prefix = _SECTION_PREFIXES.get(section, "")
+    option = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
     options = load_table("accelerate_launch").names()
-    if full in options or (section == "deepspeed_config" and key in _known_keys()):
+    if option in options or (section == "deepspeed_config" and key in _known_keys()):
         return ""
-    return _similar_key(full, options)
+    return _similar_key(option, options)
 
 
 def _similar_key(key: str, known: frozenset[str]) -> str:
-    return closest(key, known, _MAX_SLIPS) if len(key) >= _MIN_LENGTH else ""
+    return closest(key, known, _MAX_EDITS) if len(key) >= _MIN_LENGTH else ""
 
 
 @rule(
@@ -557,35 +567,35 @@ def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
         if setup.text("distributed_type") != "DEEPSPEED":
             yield passed(setup.subject)
             continue
-        refused = [
+        forbidden = [
             claim for name, claim in keys.items() if name.removeprefix("deepspeed_config.") in _KEYS_FORBIDDEN_WITH_FILE
         ]
         precision = keys.get("mixed_precision")
         is_flag = any(claim.strength >= Strength.FLAG for claim in setup.claims("mixed_precision"))
         if precision is not None and not is_flag and setup.claims("mixed_precision"):
-            refused.append(precision)
-        if not refused:
+            forbidden.append(precision)
+        if not forbidden:
             yield passed(setup.subject)
-        elif (file.span, refused[0].span) not in reported:
-            reported.add((file.span, refused[0].span))
-            yield _keys_beside_finding(setup, file, refused, only_precision=refused == [precision])
+        elif (file.span, forbidden[0].span) not in reported:
+            reported.add((file.span, forbidden[0].span))
+            yield _keys_beside_finding(setup, file, forbidden, only_precision=forbidden == [precision])
 
 
-def _keys_beside_finding(setup: Setup, file: Claim, refused: list[Claim], *, only_precision: bool) -> Verdict:
-    names = ", ".join(f"`{claim.spelling}`" for claim in refused)
+def _keys_beside_finding(setup: Setup, file: Claim, forbidden: list[Claim], *, only_precision: bool) -> Verdict:
+    names = ", ".join(f"`{claim.spelling}`" for claim in forbidden)
     extra = " (or give `--mixed_precision` on the command line instead)" if only_precision else ""
     return failed(
         setup.subject,
         f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be"
         " in the DeepSpeed file only.",
-        at=refused[0],
-        also=((file, "names the DeepSpeed file"), *((claim, "too") for claim in refused[1:8])),
+        at=forbidden[0],
+        also=((file, "names the DeepSpeed file"), *((claim, "the same") for claim in forbidden[1:8])),
         remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",
         severity=Severity.WARNING if only_precision and setup.launch is None else None,
     )
 
 
-#: `mixed_precision: no` and `gpu_ids: 0` as YAML reads them: false, and a number.
+#: Bare values that YAML does not read as text: `mixed_precision: no` is false, and `gpu_ids: 0` is a number.
 _FALSE = re.compile(r"[\"']?mixed_precision[\"']?\s*:\s*(?:no|No|NO|off|Off|OFF|false|False|FALSE)")
 _NUMBER = re.compile(r"[\"']?gpu_ids[\"']?\s*:\s*\d+")
 
@@ -623,8 +633,8 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                     yield unknown(setup.subject, f"{key}: {claim.value.why}", at=claim)
                 elif pattern.fullmatch(claim.spelling):
                     word = claim.spelling.rpartition(":")[2].strip()
-                    precision = key == "mixed_precision"
-                    kind, versions = ("false", " (from 0.34 on)") if precision else ("a number", "")
+                    is_precision = key == "mixed_precision"
+                    kind, versions = ("false", " (from 0.34 on)") if is_precision else ("a number", "")
                     yield failed(
                         setup.subject,
                         f"{quoted(claim)} is {kind} in YAML, but Accelerate expects text and stops{versions}.",
@@ -632,7 +642,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                         remedy=f"Write {key}: '{word}'.",
                         # Safe: every version that accepts the value reads the quoted word the same way.
                         fix=make_fix(f"quote {word}", replace_text(claim, word, f"'{word}'"), safe=True),
-                        severity=Severity.WARNING if setup.launch is None or precision else None,
+                        severity=Severity.WARNING if setup.launch is None or is_precision else None,
                     )
                 else:
                     yield passed(setup.subject)
@@ -662,18 +672,18 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """
     scopes = [(launch.id, launch.scope, launch) for launch in job.launches]
     for subject, scope, launch in scopes:
-        for chosen, other in (("fp16", "bf16"), ("bf16", "fp16")):
+        for precision, other in (("fp16", "bf16"), ("bf16", "fp16")):
             enabled = [c for c in job.setting(f"{other}_enabled", scope) if c.source == "deepspeed"]
-            is_flag = [c for c in job.setting("mixed_precision", scope) if c.source != "deepspeed"]
-            if not enabled or not is_flag:
+            precision_claims = [c for c in job.setting("mixed_precision", scope) if c.source != "deepspeed"]
+            if not enabled or not precision_claims:
                 continue
-            for claim in is_flag:
+            for claim in precision_claims:
                 if isinstance(claim.value, Unresolved) or any(isinstance(c.value, Unresolved) for c in enabled):
                     yield unknown(subject, f"{quoted(claim)} or {quoted(enabled[0])} is not known", at=claim)
-                elif claim.alternatives == (chosen,) and all(c.alternatives == (True,) for c in enabled):
+                elif claim.alternatives == (precision,) and all(c.alternatives == (True,) for c in enabled):
                     yield failed(
                         subject,
-                        f"{quoted(claim)} requests {chosen}, but {quoted(enabled[0])} ({where(enabled[0])}) enables"
+                        f"{quoted(claim)} requests {precision}, but {quoted(enabled[0])} ({where(enabled[0])}) enables"
                         f" {other} in DeepSpeed: the launch stops.",
                         at=claim,
                         also=((enabled[0], f"enables {other}"),),
@@ -701,26 +711,26 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
     Known limits: Files that were not named together are assigned to one job by their names or their rendezvous address,
     a guess that gives only warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
     """
-    found = [setup for setup in setups(job) if _has_machine_rank(setup) and several(setup)]
-    alone = [setup for setup in found if setup.launch is None]
-    for setup in alone:
+    machines = [setup for setup in setups(job) if _has_machine_rank(setup) and is_multi_machine(setup)]
+    unlaunched = [setup for setup in machines if setup.launch is None]
+    for setup in unlaunched:
         verdict = _rank_range_verdict(setup)
         if verdict is not None:
             yield verdict
-    places = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in found}
-    if len(found) < 2 or len(places) < len(found):
-        if not alone:
+    paths = {(setup.path or (setup.launch.span.path if setup.launch else "")) for setup in machines}
+    if len(machines) < 2 or len(paths) < len(machines):
+        if not unlaunched:
             yield not_applicable(job.name, "no two configurations are for the machines of one job")
         return
-    yield _ranks_verdict(found)
-    for quantity, meaning in _EQUAL.items():
-        verdict = _equality_verdict(found, quantity, meaning)
+    yield _ranks_verdict(machines)
+    for quantity, meaning in _COMMON_SETTINGS.items():
+        verdict = _equality_verdict(machines, quantity, meaning)
         if verdict is not None:
             yield verdict
 
 
 #: RDV004 compares the other settings of launch lines.
-_EQUAL = {
+_COMMON_SETTINGS = {
     "world_size": "processes over all machines",
     "nodes": "machines",
     "master_addr": "the address of the first machine",
@@ -733,7 +743,7 @@ def _has_machine_rank(setup: Setup) -> bool:
 
 
 def _rank_range_verdict(setup: Setup) -> Verdict | None:
-    """Return the verdict on a configuration without a launch; RDV005 reports launch lines."""
+    """Return the verdict on the machine rank of a configuration that no launch names; RDV005 judges launch lines."""
     ranks, machines = setup.claims("node_rank"), setup.claims("nodes")
     if undecided_verdict := undecided(setup.subject, (*ranks, *machines)):
         return undecided_verdict
@@ -746,56 +756,54 @@ def _rank_range_verdict(setup: Setup) -> Verdict | None:
         at=ranks[0],
         also=((machines[0], f"{count} machines"),),
         remedy=f"Use a machine_rank from 0 to {count - 1}, each once.",
-        # The command line may override it.
+        # The command line may override the file.
         severity=Severity.WARNING,
     )
 
 
-def _ranks_verdict(found: Sequence[Setup]) -> Verdict:
-    subject = join_some([setup.subject for setup in found], 1)
-    claims = [setup.claims("node_rank")[0] for setup in found]
+def _ranks_verdict(machines: Sequence[Setup]) -> Verdict:
+    subject = join_some([setup.subject for setup in machines], 1)
+    claims = [setup.claims("node_rank")[0] for setup in machines]
     if undecided_verdict := undecided(subject, claims):
         return undecided_verdict
-    seen: dict[int, Claim] = {}
+    claim_by_rank: dict[int, Claim] = {}
     for claim in claims:
         rank = min(numbers(claim.value), default=-1)
-        if rank in seen and found[0].launch is None:
+        if rank in claim_by_rank and machines[0].launch is None:
             return failed(
                 subject,
-                f"{quoted(claim)} is also in {where(seen[rank])}: two machines of one job claim rank {rank}.",
+                f"{quoted(claim)} is also in {where(claim_by_rank[rank])}: two machines of one job claim rank {rank}.",
                 at=claim,
-                also=((seen[rank], f"rank {rank} already"),),
-                remedy=f"Give each of the {len(found)} machines its own machine_rank, starting at 0.",
+                also=((claim_by_rank[rank], f"rank {rank} already"),),
+                remedy=f"Give each of the {len(machines)} machines its own machine_rank, starting at 0.",
             )
-        seen[rank] = claim
+        claim_by_rank[rank] = claim
     return passed(subject)
 
 
-def _equality_verdict(found: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
-    if found[0].launch is not None and quantity != "world_size":
+def _equality_verdict(machines: Sequence[Setup], quantity: str, meaning: str) -> Verdict | None:
+    if machines[0].launch is not None and quantity != "world_size":
         return None
-    stated = [(setup, setup.claims(quantity)) for setup in found if setup.claims(quantity)]
-    if len(stated) < 2:
+    settings = [(setup, setup.claims(quantity)) for setup in machines if setup.claims(quantity)]
+    if len(settings) < 2:
         return None
-    subject = join_some([setup.subject for setup in found], 1)
-    (first, ours), *others = stated
-    for setup, theirs in others:
-        if undecided_verdict := undecided(subject, (*ours, *theirs), quantity=meaning):
+    subject = join_some([setup.subject for setup in machines], 1)
+    (first, claims), *others = settings
+    for setup, other_claims in others:
+        if undecided_verdict := undecided(subject, (*claims, *other_claims), quantity=meaning):
             return undecided_verdict
-        one, second = _claimed_values(ours), _claimed_values(theirs)
-        if _is_first_machine(first, ours) or _is_first_machine(setup, theirs):
+        values, other_values = _claimed_values(claims), _claimed_values(other_claims)
+        if _is_first_machine(first, claims) or _is_first_machine(setup, other_claims):
             continue
-        if one and second and not one & second:
+        if values and other_values and not values & other_values:
             devices = _device_claim(first), _device_claim(setup)
             return failed(
                 subject,
-                f"{quoted(ours[0])} here and {quoted(theirs[0])} in {where(theirs[0])} differ in {meaning},"
+                f"{quoted(claims[0])} here and {quoted(other_claims[0])} in {where(other_claims[0])} differ in"
+                f" {meaning},"
                 " which must be the same on every machine of one job." + _device_text(*devices),
-                at=ours[0],
-                also=(
-                    (theirs[0], "the other machine"),
-                    *((c, "its GPUs") for c in devices if c is not None),
-                ),
+                at=claims[0],
+                also=((other_claims[0], "the other machine"), *((c, "its GPUs") for c in devices if c is not None)),
                 remedy=f"Set {meaning} to the same value on every machine"
                 + ("; each machine starts num_processes // num_machines." if quantity == "world_size" else "."),
             )
@@ -808,9 +816,7 @@ def _claimed_values(claims: Sequence[Claim]) -> set[object]:
 
 
 def _is_first_machine(setup: Setup, claims: Sequence[Claim]) -> bool:
-    """Return whether `setup` is machine 0 with a loopback address, which is fine: its store listens on all
-    addresses.
-    """
+    """Return whether `setup` is machine 0 with a loopback address, which works: its store listens on all addresses."""
     return setup.number("node_rank") == 0 and any(is_loopback(text) for c in claims for text in texts(c.value))
 
 
@@ -821,7 +827,10 @@ def _device_claim(setup: Setup) -> Claim | None:
 def _device_text(first: Claim | None, second: Claim | None) -> str:
     if first is None or second is None:
         return ""
-    sizes = [len([n for t in texts(c.value) for n in t.split(",") if n.strip()]) for c in (first, second)]
-    if sizes[0] == sizes[1]:
+    gpu_counts = [len([n for t in texts(c.value) for n in t.split(",") if n.strip()]) for c in (first, second)]
+    if gpu_counts[0] == gpu_counts[1]:
         return ""
-    return f" The machines list {sizes[0]} and {sizes[1]} GPUs; accelerate starts the same number of processes on each."
+    return (
+        f" The machines list {gpu_counts[0]} and {gpu_counts[1]} GPUs; accelerate starts the same number of processes"
+        " on each."
+    )

@@ -1,6 +1,4 @@
-"""Launch lines that start on the wrong nodes, or with wrong counts and ranks, and starts of one program at the same
-time.
-"""
+"""Launch lines that start on the wrong nodes or with wrong counts and ranks, and simultaneous starts of one program."""
 
 from __future__ import annotations
 
@@ -21,7 +19,13 @@ from preflight_rules.launches import (
     starting_file,
     waited_between,
 )
-from preflight_rules.rendezvous.arguments import RankedProcess, first_difference, groups, peers, processes_of_ranks
+from preflight_rules.rendezvous.arguments import (
+    RankedProcess,
+    first_difference,
+    node_groups,
+    paddle_peers,
+    processes_of_ranks,
+)
 
 _START_ALL_NODES = ("deepspeed", "colossalai")
 _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
@@ -49,51 +53,57 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     Known limits: The number of tasks that srun starts must be known.
     """
     for launch in job.launches:
-        spread = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
-        if launch.launcher not in _START_ALL_NODES or spread is None:
+        starter = next((name for name in launch.wrappers if name in _START_ON_EACH_NODE), None)
+        if launch.launcher not in _START_ALL_NODES or starter is None:
             continue
-        counts = _copy_claims(job, launch)
-        undecided_verdict = undecided(launch.id, counts[:1], launch)
-        itself = job.setting("each_node_itself", launch.scope) or job.setting("node_rank", launch.scope)
-        if itself or job.setting("single_node_step", launch.scope):
+        copies = _copy_claims(job, launch)
+        undecided_verdict = undecided(launch.id, copies[:1], launch)
+        starts_itself = job.setting("each_node_itself", launch.scope) or job.setting("node_rank", launch.scope)
+        if starts_itself or job.setting("single_node_step", launch.scope):
             yield passed(launch.id)
         elif undecided_verdict is not None:
             yield undecided_verdict
-        elif not counts:
+        elif not copies:
             yield passed(launch.id)
         else:
             yield failed(
                 launch.id,
-                f"{launch.launcher} starts processes on the other nodes itself, but {spread} starts it"
-                f" {joined(numbers(job_value(counts[:1])))} times ({placed(counts[0])}): each copy is a"
+                f"{launch.launcher} starts processes on the other nodes itself, but {starter} starts it"
+                f" {joined(numbers(job_value(copies[:1])))} times ({placed(copies[0])}): each copy is a"
                 " separate launch.",
                 at=launch,
-                also=((counts[0], "copies"),),
-                remedy=f"Start {launch.launcher} once, without {spread} and with a hostfile; or put torchrun"
-                f" under {spread}.",
+                also=((copies[0], "copies"),),
+                remedy=f"Start {launch.launcher} once, without {starter} and with a hostfile; or put torchrun"
+                f" under {starter}.",
             )
 
 
 def _copy_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """Return the claims that state how often the launcher is started; empty if once or unknown."""
-    open_ones: tuple[Claim, ...] = ()
+    """Return the claims about how often the launcher is started; empty if it is started once, or no claim is known."""
+    unresolved: tuple[Claim, ...] = ()
     for name in ("tasks", "tasks_per_node", "nodes"):
         claims = tuple(c for c in job.setting(name, launch.scope) if c.source in ("slurm", "mpirun", "pdsh", "clush"))
         if claims and certainly_several(job_value(claims)):
             return claims
         if claims and not numbers(job_value(claims)):
-            open_ones = open_ones or claims
+            unresolved = unresolved or claims
         elif claims and name == "tasks":
             return ()
-    return open_ones
+    return unresolved
 
 
 _STARTERS = ("srun", "mpirun", "jsrun", "aprun")
-#: A process gets its rank from these quantities of its arguments, or from these variables.
+#: Quantities of a process's arguments, and variables, that give it its rank.
 _RANK_QUANTITIES = ("rank", "local_rank")
-_VARIABLES = ("env.RANK", "env.LOCAL_RANK", "env.SLURM_PROCID", "env.CUDA_VISIBLE_DEVICES", "env.PADDLE_TRAINER_ID")
+_RANK_VARIABLES = (
+    "env.RANK",
+    "env.LOCAL_RANK",
+    "env.SLURM_PROCID",
+    "env.CUDA_VISIBLE_DEVICES",
+    "env.PADDLE_TRAINER_ID",
+)
 
-_GPUS = ("gpus_per_node", "gpus_per_task")
+_GPU_QUANTITIES = ("gpus_per_node", "gpus_per_task")
 
 
 @rule(
@@ -122,26 +132,26 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     for launch in job.launches:
         if not set(_STARTERS) & set(launch.wrappers) or launch.launcher in AGENT_LAUNCHERS:
             continue
-        stated = [c for name in (*_RANK_QUANTITIES, *_VARIABLES) for c in job.setting(name, launch.scope)]
-        if "srun" in launch.wrappers and any(job.setting(name, launch.scope) for name in _GPUS):
-            # Slurm gives each task of a step with GPUs the list of these (gres_common.c, env_array_overwrite).
-            stated = [claim for claim in stated if claim.quantity != "env.CUDA_VISIBLE_DEVICES"]
-        if not stated:
+        rank_claims = [c for name in (*_RANK_QUANTITIES, *_RANK_VARIABLES) for c in job.setting(name, launch.scope)]
+        if "srun" in launch.wrappers and any(job.setting(name, launch.scope) for name in _GPU_QUANTITIES):
+            # Slurm sets CUDA_VISIBLE_DEVICES in each task of a step with GPUs (gres_common.c, env_array_overwrite).
+            rank_claims = [claim for claim in rank_claims if claim.quantity != "env.CUDA_VISIBLE_DEVICES"]
+        if not rank_claims:
             continue
-        early = [claim for claim in stated if is_expanded_in_script(claim.value)]
-        tasks, claims = _tasks(job, launch)
+        early_ranks = [claim for claim in rank_claims if is_expanded_in_script(claim.value)]
+        tasks, claims = _task_count(job, launch)
         script = next((name for name in (launch.program, *launch.wrappers) if name.endswith((".sh", ".bash"))), "")
-        if not early or certainly_one(tasks):
+        if not early_ranks or certainly_one(tasks):
             yield passed(launch.id)
         elif script:
-            yield unknown(launch.id, f"{script} may set the rank again in each task", at=early[0])
-        elif not certainly_several(tasks) or early[0].condition:
-            yield unknown(launch.id, f"cannot determine how many tasks get {quoted(early[0])}", at=early[0])
+            yield unknown(launch.id, f"{script} may set the rank again in each task", at=early_ranks[0])
+        elif not certainly_several(tasks) or early_ranks[0].condition:
+            yield unknown(launch.id, f"cannot determine how many tasks get {quoted(early_ranks[0])}", at=early_ranks[0])
         else:
-            yield _finding(launch, early[0], joined(numbers(tasks)), claims)
+            yield _early_rank_finding(launch, early_ranks[0], joined(numbers(tasks)), claims)
 
 
-def _tasks(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
+def _task_count(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
     for name in ("world_size", "tasks", "tasks_per_node"):
         claims = job.setting(name, launch.scope)
         if certainly_several(job_value(claims)):
@@ -150,7 +160,7 @@ def _tasks(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
     return job_value(claims), claims
 
 
-def _finding(launch: Launch, rank: Claim, count: str, claims: tuple[Claim, ...]) -> Verdict:
+def _early_rank_finding(launch: Launch, rank: Claim, count: str, claims: tuple[Claim, ...]) -> Verdict:
     starter = next(name for name in launch.wrappers if name in _STARTERS)
     return failed(
         launch.id,
@@ -185,18 +195,20 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
         nodes = [c for c in job.requiring("nodes", launch.scope) if c.scope.launch == launch.id]
         rejected = [c for c in job.about("rejected_node_range", launch.scope) if c.scope.launch == launch.id]
         if not ranges and not rejected:
-            # `--nnodes=$LEAST:4`: the reader gives neither number.
-            open_range = undecided(launch.id, [c for c in nodes if ":" in c.spelling.partition("nnodes")[2]], launch)
-            if open_range is not None:
-                yield open_range
+            # For `--nnodes=$LEAST:4` the reader gives neither number.
+            unresolved_range = undecided(
+                launch.id, [c for c in nodes if ":" in c.spelling.partition("nnodes")[2]], launch
+            )
+            if unresolved_range is not None:
+                yield unresolved_range
             continue
         if rejected:
-            yield _refused(launch, rejected[0])
+            yield _invalid_range_finding(launch, rejected[0])
             continue
         backend = job.setting("rendezvous_backend", launch.scope)
         verdict = undecided(launch.id, (*backend, *ranges, *nodes), launch)
-        found = texts(job_value(backend))
-        if verdict is None and found == ("static",) and len(numbers(job_value(nodes))) > 1:
+        backends = texts(job_value(backend))
+        if verdict is None and backends == ("static",) and len(numbers(job_value(nodes))) > 1:
             verdict = failed(
                 launch.id,
                 f"{quoted(ranges[0])} requests a range of nodes, but the static rendezvous waits for all"
@@ -209,7 +221,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(launch.id)
 
 
-def _refused(launch: Launch, claim: Claim) -> Verdict:
+def _invalid_range_finding(launch: Launch, claim: Claim) -> Verdict:
     return failed(
         launch.id,
         f"{quoted(claim)} is not a valid range of nodes: torchrun stops unless 0 < MIN <= MAX.",
@@ -248,34 +260,36 @@ def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: BASE_RANK may come from the platform, so sizes that merely do not divide are a warning.
     """
-    worlds, each = question.of
-    total, some = numbers(job_value(worlds)), numbers(job_value(each))
-    small = bool(total and some) and max(total) < min(some)
-    uneven = bool(total and some) and min(some) > 0 and all(t % s for t in total for s in some)
+    world_sizes, processes = question.of
+    sizes, counts = numbers(job_value(world_sizes)), numbers(job_value(processes))
+    is_too_small = bool(sizes and counts) and max(sizes) < min(counts)
+    is_uneven = bool(sizes and counts) and min(counts) > 0 and all(t % s for t in sizes for s in counts)
     job, launch = question.of.job, question.of.launch
-    both = job.setting("base_rank", launch.scope) and job.setting("node_rank", launch.scope)
-    if not small and (not uneven or both):
+    has_both_ranks = job.setting("base_rank", launch.scope) and job.setting("node_rank", launch.scope)
+    if not is_too_small and (not is_uneven or has_both_ranks):
         return None
-    why = "is less than" if small else "is not a multiple of"
+    fault = "is less than" if is_too_small else "is not a multiple of"
     return failed(
         question.subject,
-        f"{quoted(worlds[0])} {why} {placed(each[0])}: composer stops with ValueError.",
-        at=worlds[0],
-        also=((each[0], "processes of this node"),),
+        f"{quoted(world_sizes[0])} {fault} {placed(processes[0])}: composer stops with ValueError.",
+        at=world_sizes[0],
+        also=((processes[0], "processes of this node"),),
         remedy="Set it to the number of nodes times the processes on each node"
-        + ("." if small else "; for nodes of different sizes, give both `--node_rank` and `--base_rank`."),
-        severity=None if small else Severity.WARNING,
+        + ("." if is_too_small else "; for nodes of different sizes, give both `--node_rank` and `--base_rank`."),
+        severity=None if is_too_small else Severity.WARNING,
     )
 
 
-_BATCHES = {
+_BATCH_QUANTITIES = {
     "given_batch_size": "the batch size",
     "micro_batch_size_per_gpu": "the batch size of a rank",
     "train_batch_size": "the global batch size",
     "gradient_accumulation_steps": "the gradient accumulation",
 }
 #: Commands that start their command on another host.
-_ELSEWHERE = frozenset({"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun", "mpirun", "horovodrun", "kubectl"})
+_REMOTE_WRAPPERS = frozenset(
+    {"sbatch", "qsub", "bsub", "ssh", "pdsh", "clush", "srun", "mpirun", "horovodrun", "kubectl"}
+)
 
 
 @rule(
@@ -289,8 +303,8 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: Starts of one program in the background of one script, or from a separate script each, give each
     process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
-    Where the program takes its number from a variable or option of its own (`current_id` of UserDefinedRoleMaker,
-    `rank` of init_process_group), that this number differs among the processes of one group that a script starts.
+    Where the program takes its number from its own variable or option (`current_id` of UserDefinedRoleMaker, `rank` of
+    init_process_group), this number differs among the processes of one group that a script starts.
 
     Why it matters: Both processes register at the store with the same rank. One of them stops, or all wait for the
     missing rank until the rendezvous times out.
@@ -299,8 +313,8 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
     Fix: Give each process its own rank, from 0, and the same world size.
 
-    Known limits: Starts that run one after the other are separate runs. A rank whose start is in another file is not
-    known, so a missing one is not reported.
+    Known limits: Starts that run one after the other are separate runs. A rank may be started in another file, so a
+    missing rank is not reported.
     """
     for processes in processes_of_ranks(job):
         yield _sizes_verdict(processes)
@@ -310,21 +324,21 @@ def rank_started_twice(job: Job) -> Iterator[Verdict]:
 
 def _number_verdicts(job: Job) -> Iterator[Verdict]:
     """Judge whether processes that a script starts for one group have different ranks."""
-    found: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
+    starts_by_group: dict[tuple[str, Value], list[tuple[Launch, Claim]]] = {}
     for launch in job.launches:
         for claim in job.about("taken_number", launch.scope):
-            found.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
-    for taken in found.values():
-        if all(joined(texts(claim.value)) in _given_numbers(job, launch) for launch, claim in taken):
-            # The numbers that the script gives are judged as such.
+            starts_by_group.setdefault((launch.program, claim.because[0].value), []).append((launch, claim))
+    for starts in starts_by_group.values():
+        if all(joined(texts(claim.value)) in _given_numbers(job, launch) for launch, claim in starts):
+            # `_ranks_verdict` judges the numbers that the script gives.
             continue
-        first: dict[Value, Launch] = {}
-        subject = f"{taken[0][0].id}: number of the process"
-        for launch, claim in taken:
-            if claim.value in first:
-                yield _same_number_finding(subject, taken, claim, (first[claim.value], launch))
+        launch_by_number: dict[Value, Launch] = {}
+        subject = f"{starts[0][0].id}: number of the process"
+        for launch, claim in starts:
+            if claim.value in launch_by_number:
+                yield _same_number_finding(subject, starts, claim, (launch_by_number[claim.value], launch))
                 break
-            first[claim.value] = launch
+            launch_by_number[claim.value] = launch
         else:
             yield passed(subject)
 
@@ -335,28 +349,28 @@ def _given_numbers(job: Job, launch: Launch) -> list[str]:
 
 
 def _same_number_finding(
-    subject: str, taken: Sequence[tuple[Launch, Claim]], claim: Claim, launches: tuple[Launch, Launch]
+    subject: str, starts: Sequence[tuple[Launch, Claim]], claim: Claim, launches: tuple[Launch, Launch]
 ) -> Verdict:
-    same = sum(other.value == claim.value for _, other in taken)
+    count = sum(other.value == claim.value for _, other in starts)
     not_set = items(claim.because[1].value)
-    why = f": its script does not set {' or '.join(f'`{name}`' for name in not_set)} for them" if not_set else ""
+    cause = f": its script does not set {' or '.join(f'`{name}`' for name in not_set)} for them" if not_set else ""
     return failed(
         subject,
-        f"{quoted(claim)} is {joined(texts(claim.value))} in {same} processes of one group that run at the same"
-        f" time{why}.",
+        f"{quoted(claim)} is {joined(texts(claim.value))} in {count} processes of one group that run at the same"
+        f" time{cause}.",
         at=claim,
         also=tuple((launch, "starts one of them") for launch in launches),
-        remedy="Give each process its own in the variable or option that the program reads; numbers count from 0.",
+        remedy="Give each process its own number, from 0, in the variable or option that the program reads.",
         waits_at="rendezvous",
     )
 
 
 def _sizes_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     subject = f"{processes[0].launch.id} and {len(processes) - 1} more: number of ranks"
-    different = first_difference(subject, [(p.launch, p.size) for p in processes], "the number of ranks")
-    if different is None or isinstance(different, Verdict):
-        return different or passed(subject)
-    _, odd, common_launch, common = different
+    difference = first_difference(subject, [(p.launch, p.size) for p in processes], "the number of ranks")
+    if difference is None or isinstance(difference, Verdict):
+        return difference or passed(subject)
+    _, odd, common_launch, common = difference
     return failed(
         subject,
         f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give the number of ranks of one job"
@@ -374,12 +388,12 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
         subject, [claim for process in processes for claim in (*process.rank, *process.size)]
     ):
         return undecided_verdict
-    seen: dict[int, Claim] = {}
+    claim_by_rank: dict[int, Claim] = {}
     for process in processes:
-        claim, most = process.rank[0], max(numbers(job_value(process.size)), default=0)
+        claim, size = process.rank[0], max(numbers(job_value(process.size)), default=0)
         rank = min(numbers(claim.value), default=-1)
-        if rank in seen:
-            first = seen[rank]
+        if rank in claim_by_rank:
+            first = claim_by_rank[rank]
             elsewhere = where(first) if where(first) != where(claim) else ""
             return failed(
                 subject,
@@ -388,18 +402,18 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
                 else f"{quoted(claim)} assigns to two processes that run at the same time rank {rank}.",
                 at=claim,
                 also=((argument_of(first) or first, f"rank {rank} already"),),
-                remedy=f"Give each of the {len(processes)} processes its own rank, from 0 to {most - 1}.",
+                remedy=f"Give each of the {len(processes)} processes its own rank, from 0 to {size - 1}.",
                 waits_at="rendezvous",
             )
-        if rank >= most > 0:
+        if rank >= size > 0:
             return failed(
                 subject,
-                f"{quoted(claim)} is not a rank of {quoted(process.size[0])}: ranks go from 0 to {most - 1}.",
+                f"{quoted(claim)} is not a rank of {quoted(process.size[0])}: ranks go from 0 to {size - 1}.",
                 at=claim,
                 also=(process.size[0],),
-                remedy=f"Use a rank from 0 to {most - 1}, each once.",
+                remedy=f"Use a rank from 0 to {size - 1}, each once.",
             )
-        seen[rank] = claim
+        claim_by_rank[rank] = claim
     return passed(subject)
 
 
@@ -423,22 +437,22 @@ def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
 
     Fix: Give all starts the same batch size, or set it once in the script that they run.
 
-    Known limits: A program that is made for GPUs of different sizes may want different batches.
+    Known limits: A program for GPUs of different sizes may use different batch sizes on purpose.
     """
-    started = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
-    for group in (*groups(job), *started, *peers(job)):
-        for quantity, meaning in _BATCHES.items():
-            stated = [(launch, claims) for launch in group if (claims := job.setting(quantity, launch.scope))]
-            if len(stated) < 2:
+    starts = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
+    for group in (*node_groups(job), *starts, *paddle_peers(job)):
+        for quantity, meaning in _BATCH_QUANTITIES.items():
+            batches = [(launch, claims) for launch in group if (claims := job.setting(quantity, launch.scope))]
+            if len(batches) < 2:
                 continue
-            yield _batches(f"{group[0].id} and {len(group) - 1} more: {meaning}", stated, meaning)
+            yield _batches_verdict(f"{group[0].id} and {len(group) - 1} more: {meaning}", batches, meaning)
 
 
-def _batches(subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str) -> Verdict:
-    different = first_difference(subject, stated, meaning)
-    if different is None or isinstance(different, Verdict):
-        return different or passed(subject)
-    _, odd, common_launch, common = different
+def _batches_verdict(subject: str, batches: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str) -> Verdict:
+    difference = first_difference(subject, batches, meaning)
+    if difference is None or isinstance(difference, Verdict):
+        return difference or passed(subject)
+    _, odd, common_launch, common = difference
     return failed(
         subject,
         f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different "
@@ -473,15 +487,15 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     Known limits: Launches on other hosts (ssh, srun) and launches one after the other are not compared, and neither are
     parameter servers of Paddle, which work on the CPU. Some programs share a GPU on purpose, such as small evaluations.
     """
-    users: list[tuple[Launch, Claim]] = []
+    earlier: list[tuple[Launch, Claim]] = []
     for launch in job.launches:
         visible = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
-        if not visible or not launch.concurrent or _ELSEWHERE.intersection(launch.wrappers):
+        if not visible or not launch.concurrent or _REMOTE_WRAPPERS.intersection(launch.wrappers):
             continue
         if {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)} == {"PSERVER"}:
-            # FLU025 judges whether it uses a GPU at all.
+            # FLU025 judges whether a parameter server uses a GPU.
             continue
-        for other, claim in users:
+        for other, claim in earlier:
             if starting_file(other) != starting_file(launch) or is_same_line_again(other, launch):
                 continue
             if waited_between(job, other, launch):
@@ -489,25 +503,25 @@ def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
             else:
                 undecided_verdict = undecided(launch.id, (visible[0], claim), launch)
                 yield undecided_verdict or _devices_finding(launch, visible[0], claim)
-        users.append((launch, visible[0]))
+        earlier.append((launch, visible[0]))
 
 
 def _devices_finding(launch: Launch, claim: Claim, other: Claim) -> Verdict:
     shared = _listed_devices(claim) & _listed_devices(other)
     if not shared:
         return passed(launch.id)
-    named = ", ".join(sorted(shared))
+    names = ", ".join(sorted(shared))
     return failed(
         launch.id,
-        f"{quoted(claim)} gives this launch GPU {named}, which {quoted(other)} in {where(other)} gives to another"
+        f"{quoted(claim)} gives this launch GPU {names}, which {quoted(other)} in {where(other)} gives to another"
         f" launch that runs at the same time.",
         at=claim,
-        also=((other, f"GPU {named} already"),),
+        also=((other, f"GPU {names} already"),),
         remedy="Give each launch its own GPUs.",
     )
 
 
 def _listed_devices(claim: Claim) -> frozenset[str]:
-    """Return the devices that a claim about CUDA_VISIBLE_DEVICES certainly lists; "-1" and an empty list hide all."""
+    """Return the devices that a claim about CUDA_VISIBLE_DEVICES certainly lists. "-1" and an empty entry name none."""
     lists = [{part.strip() for part in text.split(",")} - {"", "-1"} for text in texts(claim.value)]
     return frozenset(set.intersection(*lists)) if lists else frozenset()

@@ -1,6 +1,4 @@
-"""mpirun (slots, network interfaces, variables that are not exported to other hosts), and options and hosts of
-horovodrun.
-"""
+"""mpirun (slots, network interfaces, variables that do not reach other hosts), and options and hosts of horovodrun."""
 
 from __future__ import annotations
 
@@ -29,9 +27,9 @@ def _is_mpirun(launch: Launch) -> bool:
 
 
 def _chooses_hosts_itself(stated: Stated[Launch]) -> bool:
-    """Return whether the launcher is, or may be, Open MPI without a scheduler that gives it the hosts."""
+    """Return whether the launcher may be Open MPI's mpirun, without a scheduler that provides the hosts."""
     is_mpich = _implementation(stated.job, stated.launch) == ("mpich",)
-    return _is_mpirun(stated.launch) and not _scheduled(stated.job) and not is_mpich
+    return _is_mpirun(stated.launch) and not _has_scheduler(stated.job) and not is_mpich
 
 
 def _all_hosts(job: Job, scope: Scope) -> tuple[Claim, ...]:
@@ -49,15 +47,17 @@ def _mpi_launches(job: Job) -> Iterator[Launch]:
             yield launch
 
 
-def _scheduled(job: Job) -> bool:
+def _has_scheduler(job: Job) -> bool:
     return any(claim.source in SCHEDULERS and not claim.scope.launch for claim in job.claims)
 
 
 def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
-    stated = texts(job_value(job.setting("mpi_implementation", launch.scope)))
-    read = {text for claim in job.about("variable_read", launch.scope) for text in texts(claim.value)}
+    implementations = texts(job_value(job.setting("mpi_implementation", launch.scope)))
+    variables_read = {text for claim in job.about("variable_read", launch.scope) for text in texts(claim.value)}
     # A program that reads OMPI_COMM_WORLD_RANK is written for Open MPI.
-    return stated or (("openmpi",) if any(name.startswith("OMPI_COMM_WORLD") for name in read) else ())
+    return implementations or (
+        ("openmpi",) if any(name.startswith("OMPI_COMM_WORLD") for name in variables_read) else ()
+    )
 
 
 @rule(
@@ -96,16 +96,16 @@ def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
         or not lists
         or not requested
         or job.setting("oversubscribe", launch.scope)
-        or min(requested) <= max(len(found) for found in lists)
+        or min(requested) <= max(len(members) for members in lists)
     ):
         return None
     return _missing_slots_finding(launch, tasks[0], hosts[0], min(requested), len(lists[0]))
 
 
 def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested: int, available: int) -> Verdict:
-    each, rest = divmod(requested, available)
+    slots_per_host, rest = divmod(requested, available)
     in_file = hosts.source == "hostfile"
-    wanted = str(each) if not rest else "N"
+    slots = str(slots_per_host) if not rest else "N"
     return failed(
         launch.id,
         f"{quoted(tasks)} requests {counted(requested, 'process', 'processes')} on {counted(available, 'host')}, but"
@@ -113,9 +113,9 @@ def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested
         " cores or one slot for each host, and may stop with 'not enough slots available'.",
         at=hosts,
         also=((tasks, counted(requested, "process", "processes")),),
-        remedy=f"Write `slots={wanted}` after each host."
+        remedy=f"Write `slots={slots}` after each host."
         if in_file
-        else f"Write each host as `host:{wanted}` with the slots it has.",
+        else f"Write each host as `host:{slots}` with the slots it has.",
     )
 
 
@@ -147,22 +147,22 @@ def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
     """
     hosts, nodes = question.of
     job, launch = question.of.job, question.of.launch
-    if not certainly_several(job_value(nodes)) or _network_chosen(job, launch):
+    if not certainly_several(job_value(nodes)) or _chooses_network(job, launch):
         return None
     return _no_network_finding(job, launch, hosts[0])
 
 
-def _network_chosen(job: Job, launch: Launch) -> bool:
+def _chooses_network(job: Job, launch: Launch) -> bool:
     for name in ("btl_tcp_if_include", "btl_tcp_if_exclude"):
         if job.setting(f"env.OMPI_MCA_{name}", launch.scope):
             return True
     for name in ("btl", "pml", "mtl"):
         for claim in job.setting(f"env.OMPI_MCA_{name}", launch.scope):
-            found = texts(claim.value)
-            # An unknown transport counts, and one other than TCP: another backend, a list without tcp, or ^tcp.
-            if name != "btl" and found != ("ob1",):
+            transports = texts(claim.value)
+            # An unknown transport counts as a choice, and so does any transport other than TCP.
+            if name != "btl" and transports != ("ob1",):
                 return True
-            if name == "btl" and (not found or any(_avoids_tcp(text) for text in found)):
+            if name == "btl" and (not transports or any(_avoids_tcp(text) for text in transports)):
                 return True
     return False
 
@@ -179,7 +179,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
         launch.id,
         f"{quoted(hosts)} names several hosts, but no option of mpirun selects a network"
         + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
-        + ": Open MPI advertises every interface, including bridges, and peers may dial an unreachable one.",
+        + ": Open MPI advertises every interface, including bridges, and peers may connect to an unreachable one.",
         at=hosts,
         also=((port, "ssh into a container"),) if port is not None else (),
         remedy="Add `-mca btl_tcp_if_include eth0`, with the interface or the subnet that all hosts share.",
@@ -208,12 +208,12 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
 
     Fix: Add `-x NCCL_SOCKET_IFNAME` to the mpirun command.
 
-    Known limits: Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass everything on), inside a
-    batch job, whose own daemons carry the environment, or for what mca_base_env_list names.
+    Known limits: Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass all variables on), inside
+    a batch job, whose daemons pass the environment on, or for the variables in mca_base_env_list.
     """
     for launch in _mpi_launches(job):
         hosts, nodes = job.setting("hosts", launch.scope), job.setting("nodes", launch.scope)
-        if not hosts or _implementation(job, launch) != ("openmpi",) or _scheduled(job):
+        if not hosts or _implementation(job, launch) != ("openmpi",) or _has_scheduler(job):
             continue
         passed_on = job.setting("passed_variables", launch.scope)
         if job.setting("env.OMPI_MCA_mca_base_env_list", launch.scope) or not passed_on:
@@ -221,8 +221,10 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, (*passed_on, *hosts, *nodes), launch):
             yield undecided_verdict
             continue
-        left = [claim for claim in _exported_claims(job, launch, passed_on[0]) if certainly_several(job_value(nodes))]
-        for claim in left[:3]:
+        unforwarded = [
+            claim for claim in _exported_claims(job, launch, passed_on[0]) if certainly_several(job_value(nodes))
+        ]
+        for claim in unforwarded[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
                 launch.id,
@@ -232,15 +234,15 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
                 also=((hosts[0], "other hosts"),),
                 remedy=f"Add `-x {name}` to the mpirun command.",
             )
-        if not left:
+        if not unforwarded:
             yield passed(launch.id)
     for launch, workers in _operator_launches(job):
         passed_on = job.setting("passed_variables", launch.scope)
         if undecided_verdict := undecided(launch.id, (*passed_on, workers), launch):
             yield undecided_verdict
             continue
-        left = _unforwarded_claims(job, launch, workers, passed_on)
-        for claim in left[:3]:
+        unforwarded = _unforwarded_claims(job, launch, workers, passed_on)
+        for claim in unforwarded[:3]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
                 launch.id,
@@ -250,12 +252,12 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
                 also=((workers, "run the ranks"),),
                 remedy=f"Add `-x {name}` to mpirun, or give the variable to the workers too.",
             )
-        if not left:
+        if not unforwarded:
             yield passed(launch.id)
 
 
 def _operator_launches(job: Job) -> Iterator[tuple[Launch, Claim]]:
-    """Yield the MPIJobs' launches with Open MPI, and the claim about the number of their workers."""
+    """Yield each launch of an MPIJob that may use Open MPI, with the claim about the number of its workers."""
     for launch in _mpi_launches(job):
         implementations = _implementation(job, launch)
         if job.setting("hosts", launch.scope) or implementations not in ((), ("openmpi",)):
@@ -263,26 +265,28 @@ def _operator_launches(job: Job) -> Iterator[tuple[Launch, Claim]]:
         for kind in job.about("workload"):
             if kind.alternatives != ("kubeflow.org/MPIJob",):
                 continue
-            started = [c for c in job.about("workload_launch") if c.scope.launch == kind.scope.launch]
+            workload_launches = [c for c in job.about("workload_launch") if c.scope.launch == kind.scope.launch]
             counts = [
                 claim
                 for claim in job.about("pod_replicas")
                 if claim.scope.launch == kind.scope.launch and claim.scope.role == "Worker"
             ]
-            if counts and any(launch.id in claim.alternatives for claim in started):
+            if counts and any(launch.id in claim.alternatives for claim in workload_launches):
                 yield launch, counts[0]
 
 
 def _unforwarded_claims(job: Job, launch: Launch, workers: Claim, passed_on: Sequence[Claim]) -> list[Claim]:
     """Return the launcher's variables that mpirun does not pass on and the workers do not set."""
     names = {str(name) for claim in passed_on for value in claim.alternatives for name in _as_tuple(value)}
-    own = {claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")}
+    worker_variables = {
+        claim.quantity for claim in job.claims if claim.scope == workers.scope and claim.quantity.startswith("env.")
+    }
     return [
         claim
         for claim in job.environment(launch.scope)
         if claim.span.path == workers.span.path
         and claim.source == "environment"
-        and claim.quantity not in own
+        and claim.quantity not in worker_variables
         and claim.quantity.removeprefix("env.") not in names
         and not claim.quantity.startswith("env.OMPI_")
     ]
@@ -331,14 +335,14 @@ def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Interfaces with any other name are assumed to reach the other hosts.
     """
-    chosen, nodes = question.of
-    bad = next((claim for claim in chosen if _is_node_local(texts(claim.value))), None)
-    if bad is None or not certainly_several(job_value(nodes)):
+    interfaces, nodes = question.of
+    local = next((claim for claim in interfaces if _is_node_local(texts(claim.value))), None)
+    if local is None or not certainly_several(job_value(nodes)):
         return None
     return failed(
         question.subject,
-        f"{quoted(bad)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts connect.",
-        at=bad,
+        f"{quoted(local)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts connect.",
+        at=local,
         also=((nodes[0], "several hosts"),),
         remedy="Name the interface, or the subnet, that all hosts share.",
     )
@@ -374,20 +378,21 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
     """
     for launch in _mpi_launches(job):
         before = launch.wrappers[: launch.wrappers.index("mpirun")]
-        root = next((name for name in before if name in ("sudo", "docker", "podman")), None)
-        if root is None or _implementation(job, launch) != ("openmpi",):
+        root_wrapper = next((name for name in before if name in ("sudo", "docker", "podman")), None)
+        if root_wrapper is None or _implementation(job, launch) != ("openmpi",):
             continue
         variables = [job.setting(f"env.OMPI_ALLOW_RUN_AS_ROOT{end}", launch.scope) for end in ("", "_CONFIRM")]
         program = job.setting("mpi_implementation", launch.scope)[0]
-        hidden = undecided(launch.id, job.setting("passed_variables", launch.scope), launch)
+        unresolved = undecided(launch.id, job.setting("passed_variables", launch.scope), launch)
         if job.setting("runs_as_root", launch.scope) or all(variables) or _USER.search(program.span.snippet):
             yield passed(launch.id)
-        elif hidden is not None:
+        elif unresolved is not None:
             yield unknown(launch.id, "some options of mpirun are unknown", at=launch)
         else:
             yield failed(
                 launch.id,
-                f"{quoted(program)} runs as root here ({root}) without --allow-run-as-root: Open MPI stops at once.",
+                f"{quoted(program)} runs as root here ({root_wrapper}) without --allow-run-as-root: Open MPI stops at"
+                " once.",
                 at=program,
                 also=((launch, "never started"),),
                 remedy="Run it as another user, or add --allow-run-as-root.",
@@ -398,7 +403,7 @@ _USER = re.compile(r"\s(?:-u|--user)[\s=]")
 
 
 def _header_lookup(quantity: str) -> Asked:
-    """Return a lookup of the Slurm header's claims about a quantity."""
+    """Return a function that looks up the Slurm header's claims about a quantity."""
     return lambda job, scope: [
         claim for claim in job.about(quantity) if claim.source == "slurm" and not claim.scope.launch
     ]
@@ -407,13 +412,13 @@ def _header_lookup(quantity: str) -> Asked:
 def _takes_slots_of_slurm(stated: Stated[Launch]) -> bool:
     job, scope = stated.job, stated.scope
     has_header = any(claim.source == "slurm" for claim in job.about("batch_directive"))
-    chosen = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
-    changed = _CHOOSES_SLOTS.search(stated.launch.span.snippet) is not None or any(
+    sets_slots = job.setting("hosts", scope) or job.setting("oversubscribe", scope) or job.about("host_slots", scope)
+    changes_mapping = _CHOOSES_SLOTS.search(stated.launch.span.snippet) is not None or any(
         claim.quantity.startswith(("env.OMPI_MCA_r", "env.PRTE_MCA")) for claim in job.claims
     )
-    contained = not {"docker", "podman"}.isdisjoint(stated.launch.wrappers)
+    in_container = not {"docker", "podman"}.isdisjoint(stated.launch.wrappers)
     is_mpich = _implementation(job, stated.launch) == ("mpich",)
-    return _is_mpirun(stated.launch) and has_header and not (chosen or changed or contained or is_mpich)
+    return _is_mpirun(stated.launch) and has_header and not (sets_slots or changes_mapping or in_container or is_mpich)
 
 
 #: Options of mpirun that set slots elsewhere, or allow more ranks than slots.
@@ -448,20 +453,22 @@ def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | 
     list of hosts, `--oversubscribe`, or in a container, nothing is judged. Options on the command line of sbatch are
     not seen.
     """
-    tasks, total, on_each, nodes = question.of
+    tasks, total, per_node_tasks, nodes = question.of
     requested = max(numbers(job_value(tasks)), default=0)
     slots = numbers(job_value(total)) or tuple(
-        each * node for each in numbers(job_value(on_each)) or (1,) for node in numbers(job_value(nodes)) or (1,)
+        per_node * node
+        for per_node in numbers(job_value(per_node_tasks)) or (1,)
+        for node in numbers(job_value(nodes)) or (1,)
     )
-    if not (total or on_each) or not requested or requested <= max(slots):
+    if not (total or per_node_tasks) or not requested or requested <= max(slots):
         return None
-    asks = (total or on_each)[0]
+    task_claim = (total or per_node_tasks)[0]
     return failed(
         question.subject,
         f"{quoted(tasks[0])} starts {counted(requested, 'rank')}, but the allocation has"
         f" {counted(max(slots), 'task')}, and Open MPI counts one slot per task: it stops with 'not enough slots'.",
         at=tasks[0],
-        also=((asks, counted(max(slots), "task")),),
+        also=((task_claim, counted(max(slots), "task")),),
         remedy=f"Request {counted(requested, 'task')}: --ntasks={requested}.",
     )
 
@@ -506,36 +513,36 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
         for claim in job.setting("hosts", launch.scope):
             verdict = undecided(launch.id, (claim,), launch)
             in_file = claim.source == "hostfile"
-            bad = _bad_lines(claim) if in_file else _bad_hosts(claim)
-            if verdict is None and bad:
+            faulty = _lines_without_slots(claim) if in_file else _hosts_without_slots(claim)
+            if verdict is None and faulty:
                 verdict = failed(
                     launch.id,
-                    f"{quoted(claim)} has `{bad[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile:"
+                    f"{quoted(claim)} has `{faulty[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile:"
                     " it stops."
                     if in_file
-                    else f"{quoted(claim)} gives {bad[0]} no number of slots, which horovodrun requires for every host:"
-                    " it stops with 'Invalid host input'.",
+                    else f"{quoted(claim)} gives {faulty[0]} no number of slots, which horovodrun requires for every"
+                    " host: it stops with 'Invalid host input'.",
                     at=claim,
                     also=((launch, "started here"),),
-                    remedy=f"Write `{bad[0].split()[0].partition(':')[0]} slots=N`."
+                    remedy=f"Write `{faulty[0].split()[0].partition(':')[0]} slots=N`."
                     if in_file
-                    else f"Write `{bad[0]}:N`, with its slots.",
+                    else f"Write `{faulty[0]}:N`, with its slots.",
                 )
             yield verdict or passed(launch.id)
 
 
-def _bad_hosts(claim: Claim) -> list[str]:
-    """Return hosts of `-H` without slots, as written; empty where the value contains a variable."""
+def _hosts_without_slots(claim: Claim) -> list[str]:
+    """Return the hosts of `-H` without slots, as written; empty if the value contains a variable."""
     if "$" in claim.spelling:
         return []
-    written = re.sub(r"^-+\S*?[\s=]+", "", claim.spelling).strip("\"'")
-    return [part.strip() for part in written.split(",") if part.strip() and not _HOST.fullmatch(part.strip())]
+    hosts = re.sub(r"^-+\S*?[\s=]+", "", claim.spelling).strip("\"'")
+    return [part.strip() for part in hosts.split(",") if part.strip() and not _HOST.fullmatch(part.strip())]
 
 
-def _bad_lines(claim: Claim) -> list[str]:
+def _lines_without_slots(claim: Claim) -> list[str]:
     with_slots = {line.scope.node for line in claim.because}
-    other = [line.spelling for line in claim.because if _LINE.fullmatch(line.spelling.strip()) is None]
-    return other or [
+    faulty = [line.spelling for line in claim.because if _LINE.fullmatch(line.spelling.strip()) is None]
+    return faulty or [
         str(host)
         for value in claim.alternatives
         if isinstance(value, tuple)
@@ -572,26 +579,27 @@ def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None
 
 
 def _conflict_verdict(job: Job, launch: Launch, options: dict[str, tuple[Claim, ...]]) -> Verdict | None:
-    least, most, script = options["min_tasks"], options["max_tasks"], options["host_discovery"]
+    min_tasks, max_tasks, script = options["min_tasks"], options["max_tasks"], options["host_discovery"]
     tasks, hosts = job.setting("tasks", launch.scope), job.setting("hosts", launch.scope)
     controller = job.setting("controller", launch.scope)
-    if not least and not script:
+    if not min_tasks and not script:
         return failed(
             launch.id,
-            f"{quoted(most[0])} has no effect: without --min-np or --host-discovery-script the run is not elastic.",
-            at=most[0],
+            f"{quoted(max_tasks[0])} has no effect: without --min-np or --host-discovery-script the run is not"
+            " elastic.",
+            at=max_tasks[0],
             remedy="Add --min-np, and a --host-discovery-script if hosts may come and go.",
         )
     if controller and texts(job_value(controller)) == ("mpi",):
         return failed(
             launch.id,
-            f"{quoted(controller[0])} has no effect on an elastic run ({quoted((least or script)[0])}), which always"
-            " uses Gloo.",
+            f"{quoted(controller[0])} has no effect on an elastic run ({quoted((min_tasks or script)[0])}), which"
+            " always uses Gloo.",
             at=controller[0],
-            also=(((least or script)[0], "makes it elastic"),),
+            also=(((min_tasks or script)[0], "makes it elastic"),),
             remedy="Drop --mpi, and build Horovod with Gloo.",
         )
-    for smaller, larger in ((least, tasks), (tasks, most), (least, most)):
+    for smaller, larger in ((min_tasks, tasks), (tasks, max_tasks), (min_tasks, max_tasks)):
         low, high = numbers(job_value(smaller)), numbers(job_value(larger))
         if low and high and min(low) > max(high):
             return failed(
@@ -602,13 +610,13 @@ def _conflict_verdict(job: Job, launch: Launch, options: dict[str, tuple[Claim, 
                 remedy="Give --min-np <= -np <= --max-np.",
             )
     lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
-    if hosts and not script and lists and all(len(found) < 2 for found in lists):
+    if hosts and not script and lists and all(len(members) < 2 for members in lists):
         return failed(
             launch.id,
             f"{quoted(hosts[0])} names one host, and an elastic run without a discovery script needs two: horovodrun"
             " stops with 'Cannot run in fault tolerance mode with fewer than 2 hosts'.",
             at=hosts[0],
-            also=((least[0], "makes it elastic"),),
+            also=((min_tasks[0], "makes it elastic"),),
             remedy="Name a --host-discovery-script, or drop the elastic options.",
         )
     return None
@@ -633,30 +641,32 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
     Known limits: A State in a library that the script imports is not seen.
     """
     for launch in job.launches:
-        elastic = [
+        elastic_options = [
             claim
             for quantity in ("host_discovery", "min_tasks", "max_tasks")
             for claim in job.setting(quantity, launch.scope)
             if claim.source == "horovodrun"
         ]
-        if not elastic:
+        if not elastic_options:
             continue
-        started = [c for c in job.about("horovod_started", launch.scope) if c.span.path == launch.program]
+        starts = [c for c in job.about("horovod_started", launch.scope) if c.span.path == launch.program]
         if job.about("elastic_state", launch.scope):
             yield passed(launch.id)
-        elif not started or len(job.files) > _FEW_FILES:
-            yield unknown(launch.id, f"whether {launch.program} keeps an elastic state is not known", at=elastic[0])
+        elif not starts or len(job.files) > _FEW_FILES:
+            yield unknown(
+                launch.id, f"whether {launch.program} keeps an elastic state is not known", at=elastic_options[0]
+            )
         else:
             yield failed(
                 launch.id,
-                f"{quoted(elastic[0])} lets hosts leave and join, but {placed(started[0])} starts Horovod without an"
-                " elastic State: the first change ends the training.",
-                at=elastic[0],
-                also=((started[0], "no State"),),
+                f"{quoted(elastic_options[0])} lets hosts leave and join, but {placed(starts[0])} starts Horovod"
+                " without an elastic State: the first change ends the training.",
+                at=elastic_options[0],
+                also=((starts[0], "no State"),),
                 remedy="Keep model and optimizer in hvd.elastic.TorchState and train in a function with"
                 " @hvd.elastic.run, or leave the elastic options out.",
             )
 
 
-#: With more files than this, another one may keep the state.
+#: With more files than this, another file may keep the state.
 _FEW_FILES = 6

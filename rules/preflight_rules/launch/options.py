@@ -19,7 +19,7 @@ from preflight_rules.launches import is_placeholder
 from preflight_rules.settings.tables import in_range, pinned, release
 
 #: Launchers that stop at an unknown option, with their tables of options.
-_STRICT: dict[str, tuple[str, ...]] = {
+_STRICT_LAUNCHERS: dict[str, tuple[str, ...]] = {
     "torchrun": ("torchrun",),
     "torch.distributed.launch": ("torchrun", "torch_launch"),
     "deepspeed": ("deepspeed_runner",),
@@ -85,7 +85,7 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
     known.
     """
     for launch in job.launches:
-        if _STRICT.get(launch.launcher) is None and not any(name in _STARTERS for name in launch.wrappers):
+        if _STRICT_LAUNCHERS.get(launch.launcher) is None and not any(name in _STARTERS for name in launch.wrappers):
             continue
         claims = [c for c in job.about("unknown_option", launch.scope) if c.scope.launch == launch.id]
         for claim in claims:
@@ -93,7 +93,7 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
             if _is_abbreviation(job, program, texts(claim.value)[0], tables):
                 yield passed(launch.id)
             else:
-                yield _unknown_option(job, launch, claim, program, tables)
+                yield _unknown_option_finding(job, launch, claim, program, tables)
         if not claims and not launch.program and launch.launcher != "ray":
             yield unknown(launch.id, "cannot determine where the program starts on this line", at=launch)
         elif not claims:
@@ -105,11 +105,11 @@ _WHOLE_SINCE = {"accelerate": "0.18"}
 
 
 def _is_abbreviation(job: Job, program: str, name: str, tables: Sequence[Generated]) -> bool:
-    """Return whether the pinned release accepts the beginning of an option, because no other option begins like it."""
+    """Return whether the pinned release accepts `name` as an abbreviation, because only one option begins with it."""
     version = pinned(job, tables[0].distribution) if program in _WHOLE_SINCE else ""
-    spellings = [each for table in tables for each in table.spellings()]
-    meant = {each.replace("_", "-") for each in spellings if each.startswith(name)}
-    return bool(version) and release(version) < release(_WHOLE_SINCE[program]) and len(meant) == 1
+    spellings = [spelling for table in tables for spelling in table.spellings()]
+    matches = {spelling.replace("_", "-") for spelling in spellings if spelling.startswith(name)}
+    return bool(version) and release(version) < release(_WHOLE_SINCE[program]) and len(matches) == 1
 
 
 def _is_known_release(job: Job, table: Generated) -> bool:
@@ -123,47 +123,53 @@ def _tables(launch: Launch, claim: Claim) -> tuple[str, tuple[Generated, ...]]:
     if claim.source in _STARTERS:
         program, names = claim.source, _STARTERS[claim.source]
     else:
-        program, names = launch.launcher, _STRICT.get(launch.launcher, ())
+        program, names = launch.launcher, _STRICT_LAUNCHERS.get(launch.launcher, ())
     return program, tuple(map(load_table, names))
 
 
-def _unknown_option(job: Job, launch: Launch, claim: Claim, program: str, tables: tuple[Generated, ...]) -> Verdict:
+def _unknown_option_finding(
+    job: Job, launch: Launch, claim: Claim, program: str, tables: tuple[Generated, ...]
+) -> Verdict:
     name = texts(claim.value)[0]
-    meant = _intended_option(name, tables)
+    intended = _intended_option(name, tables)
     versions = f"{tables[0].distribution} {tables[0].newest}"
     return failed(
         launch.id,
         f"{program} has no option {quoted(claim)} ({versions})"
-        + (f"; it has {meant}." if meant else ", and stops at an unknown option."),
+        + (f"; it has {intended}." if intended else ", and stops at an unknown option."),
         at=claim,
         also=((launch, "started here"),),
-        remedy=f"Write {meant}." if meant else "Remove it, or move it after the program if it belongs to the program.",
-        severity=None if meant or _is_known_release(job, tables[0]) else Severity.WARNING,
-        fix=make_fix(f"write {meant} for {name}", replace_text(claim, name, meant), safe=False) if meant else None,
+        remedy=f"Write {intended}."
+        if intended
+        else "Remove it, or move it after the program if it belongs to the program.",
+        severity=None if intended or _is_known_release(job, tables[0]) else Severity.WARNING,
+        fix=make_fix(f"write {intended} for {name}", replace_text(claim, name, intended), safe=False)
+        if intended
+        else None,
     )
 
 
 def _intended_option(name: str, tables: tuple[Generated, ...]) -> str:
-    """Return the launcher's own option that is probably meant; empty when there is none."""
+    """Return the launcher's own option that `name` is probably meant to be; empty if no option is similar."""
     spellings = sorted({spelling for table in tables for spelling in table.spellings()})
-    plain = name.lstrip("-").replace("-", "_")
-    # The same name with `-` for `_`, or the reverse.
+    bare_name = name.lstrip("-").replace("-", "_")
+    # Names may differ only in `-` and `_`.
     for spelling in spellings:
-        if spelling.startswith("--") and spelling.lstrip("-").replace("-", "_") == plain:
+        if spelling.startswith("--") and spelling.lstrip("-").replace("-", "_") == bare_name:
             return spelling
     for group in _SYNONYMS:
-        if plain in group:
+        if bare_name in group:
             for other in group:
                 if f"--{other}" in spellings:
                     return f"--{other}"
     negated = ("--no-", "--no_")
     long = [spelling for spelling in spellings if spelling.startswith("--") and not spelling.startswith(negated)]
-    close = difflib.get_close_matches(name, long, n=1, cutoff=_MISSPELLING_SIMILARITY)
-    return close[0] if close else ""
+    matches = difflib.get_close_matches(name, long, n=1, cutoff=_MISSPELLING_SIMILARITY)
+    return matches[0] if matches else ""
 
 
 #: Counts that ARG001 judges, by launcher.
-_COUNTED = {
+_COUNT_OPTIONS = {
     "torchrun": ("node_rank", "max_restarts", "nnodes", "nproc_per_node"),
     "deepspeed": ("num_nodes", "num_gpus", "node_rank", "max_restarts"),
 }
@@ -199,8 +205,12 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             if any(text.startswith("--") or _is_program(launch, text) for text in texts(claim.value)):
                 yield _missing_value_verdict(launch, claim, program)
                 continue
-            if not rows[0].choices and program == launch.launcher and rows[0].dest in _COUNTED.get(launch.launcher, ()):
-                # ARG001 judges these.
+            if (
+                not rows[0].choices
+                and program == launch.launcher
+                and rows[0].dest in _COUNT_OPTIONS.get(launch.launcher, ())
+            ):
+                # ARG001 judges these options.
                 continue
             words = rows[0].choices or _CHOICES.get(program, {}).get(rows[0].dest, ())
             if undecided_verdict := undecided(launch.id, (claim,), launch):
@@ -210,8 +220,8 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
             elif not words:
                 yield _number_verdict(launch, claim, rows[0], program)
             else:
-                sure = _is_known_release(job, tables[0])
-                yield _refused(launch, claim, words, program, sure=sure)
+                is_known_release = _is_known_release(job, tables[0])
+                yield _refused_choice_finding(launch, claim, words, program, is_known_release=is_known_release)
 
 
 def _option_row(claim: Claim, table: Generated) -> Row | None:
@@ -230,29 +240,26 @@ def _missing_value_verdict(launch: Launch, claim: Claim, program: str) -> Verdic
     else:
         fault = f"so it consumes `{following}`: {program} has no program left, and stops"
     return failed(
-        launch.id,
-        f"`{name}` needs a value, {fault}.",
-        at=claim,
-        remedy=f"Give {name} a value, or remove it.",
+        launch.id, f"`{name}` needs a value, {fault}.", at=claim, remedy=f"Give {name} a value, or remove it."
     )
 
 
 def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Verdict:
-    """Judge whether the parser can convert the value, and the program accepts it."""
+    """Return the verdict on whether the parser can convert the value to a number that the program accepts."""
     convert = int if row.kind == "int" else float
-    least, most = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
-    beyond = False
+    low, high = _BOUNDS.get(program, {}).get(row.dest, (-math.inf, math.inf))
+    is_out_of_range = False
     for text in texts(claim.value):
         try:
             # An option may take several numbers.
-            given = [convert(word) for word in text.split()] or [convert(text)]
+            values = [convert(word) for word in text.split()] or [convert(text)]
         except ValueError:
             continue
-        if all(least <= number <= most for number in given):
+        if all(low <= number <= high for number in values):
             return passed(launch.id)
-        beyond = True
-    if beyond:
-        allowed = f"of at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        is_out_of_range = True
+    if is_out_of_range:
+        allowed = f"of at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
         return failed(
             launch.id,
             f"{quoted(claim)} is out of range: {program} accepts only a number {allowed}, so it stops.",
@@ -268,26 +275,28 @@ def _number_verdict(launch: Launch, claim: Claim, row: Row, program: str) -> Ver
     )
 
 
-def _refused(launch: Launch, claim: Claim, words: tuple[str, ...], program: str, *, sure: bool) -> Verdict:
-    close = difflib.get_close_matches(texts(claim.value)[0], words, n=1)
+def _refused_choice_finding(
+    launch: Launch, claim: Claim, words: tuple[str, ...], program: str, *, is_known_release: bool
+) -> Verdict:
+    matches = difflib.get_close_matches(texts(claim.value)[0], words, n=1)
     return failed(
         launch.id,
         f"{quoted(claim)} is not one of the choices of {program}: {', '.join(words)}.",
         at=claim,
-        remedy=f"Write {close[0]}." if close else f"Write one of {', '.join(words)}.",
-        severity=None if close or sure else Severity.WARNING,
+        remedy=f"Write {matches[0]}." if matches else f"Write one of {', '.join(words)}.",
+        severity=None if matches or is_known_release else Severity.WARNING,
     )
 
 
-#: Options that set how much a launcher starts; after the program they do not reach the launcher. Those
-#: of `_CERTAIN` are hardly ever a program's own.
-_CERTAIN = {
+#: Options that set how many processes a launcher starts; after the program they do not reach the launcher. Hardly any
+#: program has an option of `_LAUNCHER_ONLY`.
+_LAUNCHER_ONLY = {
     "torchrun": ("nproc_per_node", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "standalone"),
     "torch.distributed.launch": ("nproc_per_node",),
     "accelerate": ("num_processes", "num_machines", "main_process_ip", "main_process_port"),
     "paddle": ("nproc_per_node",),
 }
-_POSSIBLE = {
+_LAUNCHER_LIKELY = {
     "torchrun": ("nnodes", "max_restarts", "master_addr", "master_port"),
     "torch.distributed.launch": ("nnodes", "master_addr", "master_port"),
     "deepspeed": ("num_gpus", "num_nodes", "hostfile", "include", "exclude"),
@@ -319,39 +328,43 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     Known limits: If the program's own parser cannot be followed, only options that hardly any program has are reported.
     """
     for launch in job.launches:
-        certain, possible = _CERTAIN.get(launch.launcher, ()), _POSSIBLE.get(launch.launcher, ())
+        certain, possible = _LAUNCHER_ONLY.get(launch.launcher, ()), _LAUNCHER_LIKELY.get(launch.launcher, ())
         if not launch.program or not (certain or possible):
             continue
         if any(claim.scope.launch == launch.id for claim in job.about("unknown_option", launch.scope)):
-            # What follows an option that the launcher does not know may be its value, and no program.
+            # The word after an unknown option may be its value instead of the program.
             yield unknown(launch.id, "an option before the program is unknown", at=launch)
             continue
         declared = job.about("declared_options", launch.scope)
-        lists = [value for claim in declared for value in claim.alternatives if isinstance(value, tuple)]
-        known = {_bare_name(str(name)) for found in lists for name in found}
-        found = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
-        known |= _launcher_options(job, launch)
-        found = [text for text in found if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known]
+        option_lists = [value for claim in declared for value in claim.alternatives if isinstance(value, tuple)]
+        known_names = {_bare_name(str(name)) for options in option_lists for name in options}
+        options = [text.partition("=")[0] for text in launch.arguments if text and text.startswith("--")]
+        known_names |= _launcher_options(job, launch)
+        options = [
+            text
+            for text in options
+            if _bare_name(text) in (*certain, *possible) and _bare_name(text) not in known_names
+        ]
         # The programs of Paddle's suites have no option of the launcher (ppcls, ppocr, ppdet: `-c FILE -o KEY=VALUE`).
-        of_suite = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
-        sure = [text for text in found if declared or of_suite or _bare_name(text) in certain]
-        if sure:
+        is_suite_program = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
+        certain_options = [text for text in options if declared or is_suite_program or _bare_name(text) in certain]
+        if certain_options:
             yield failed(
                 launch.id,
-                f"`{sure[0]}` comes after `{launch.program}`, so the program gets it and {launch.launcher} does not:"
-                " the launcher uses its default.",
+                f"`{certain_options[0]}` comes after `{launch.program}`, so the program gets it and {launch.launcher}"
+                " does not: the launcher uses its default.",
                 at=launch,
                 also=((declared[0], "declares no such option"),) if declared else (),
-                remedy=f"Move `{sure[0]}` before `{launch.program}`.",
+                remedy=f"Move `{certain_options[0]}` before `{launch.program}`.",
             )
-        elif found or (None in launch.arguments and not declared):
+        elif options or (None in launch.arguments and not declared):
             yield unknown(launch.id, "cannot determine which options the program accepts", at=launch)
         else:
             yield passed(launch.id)
 
 
 def _launcher_options(job: Job, launch: Launch) -> set[str]:
-    """Return the launcher's own options. An option that is repeated after the program is meant for the program."""
+    """Return the options that the launcher is given before the program, which may be repeated for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims
@@ -363,7 +376,7 @@ def _bare_name(option: str) -> str:
     return option.lstrip("-").replace("-", "_")
 
 
-#: Programs whose nodes use gRPC or HTTP between them, and their signs.
+#: Variables that set a proxy for gRPC and HTTP clients, and variables that list exceptions from it.
 _PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "all_proxy", "ALL_PROXY")
 _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 
@@ -392,16 +405,16 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     `no_proxy` holds the right hosts is not judged; torch's TCP store and NCCL use no proxy.
     """
     for launch in job.launches:
-        user = _uses_proxies(job, launch)
+        user = _proxy_user(job, launch)
         if not user:
             continue
         proxies = [c for name in _PROXIES for c in job.setting(f"env.{name}", launch.scope) if texts(c.value) != ("",)]
-        excepted = [c for name in _EXCEPTIONS for c in job.setting(f"env.{name}", launch.scope)]
-        undecided_verdict = why_unresolved(proxies[:1], launch)
-        if not proxies or excepted:
+        exceptions = [c for name in _EXCEPTIONS for c in job.setting(f"env.{name}", launch.scope)]
+        unresolved = why_unresolved(proxies[:1], launch)
+        if not proxies or exceptions:
             yield passed(launch.id)
-        elif undecided_verdict is not None:
-            yield unknown(launch.id, f"{quoted(proxies[0])} is unknown: {undecided_verdict[1]}", at=proxies[0])
+        elif unresolved is not None:
+            yield unknown(launch.id, f"{quoted(proxies[0])} is unknown: {unresolved[1]}", at=proxies[0])
         else:
             yield failed(
                 launch.id,
@@ -414,7 +427,8 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
             )
 
 
-def _uses_proxies(job: Job, launch: Launch) -> str:
+def _proxy_user(job: Job, launch: Launch) -> str:
+    """Return what connects the nodes of a launch over gRPC or HTTP, for display; empty if nothing does."""
     if launch.launcher == "ray":
         return "Ray"
     if job.setting("env.TF_CONFIG", launch.scope):
@@ -426,7 +440,7 @@ def _uses_proxies(job: Job, launch: Launch) -> str:
 
 
 _LAUNCHERS = frozenset(("torchrun", "deepspeed", "paddle"))
-_COUNTS = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_servers", "ps_workers")
+_COUNT_QUANTITIES = ("nodes", "processes_per_node", "node_rank", "max_restarts", "ps_servers", "ps_workers")
 
 
 @rule(
@@ -453,43 +467,43 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
     Known limits: Only options of the launcher itself are judged, not those of the script.
     """
     for launch in job.launches:
-        for claim in distinct(c for quantity in _COUNTS for c in job.about(quantity, launch.scope)):
+        for claim in distinct(c for quantity in _COUNT_QUANTITIES for c in job.about(quantity, launch.scope)):
             if claim.source not in _LAUNCHERS or claim.strength is not Strength.FLAG or claim.scope.launch != launch.id:
                 continue
             word = unparsed_number(claim.value)
-            elsewhere = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
-            if word is not None and ("{{" in word or ("$" in word and elsewhere)):
+            is_submitted = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
+            if word is not None and ("{{" in word or ("$" in word and is_submitted)):
                 yield unknown(launch.id, f"{quoted(claim)} is filled in later", at=claim)
                 continue
-            undecided_verdict = why_unresolved((claim,), launch)
-            if word is None and undecided_verdict is not None:
-                yield unknown(launch.id, f"{quoted(claim)} is unknown: {undecided_verdict[1]}", at=claim)
+            unresolved = why_unresolved((claim,), launch)
+            if word is None and unresolved is not None:
+                yield unknown(launch.id, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
             elif word is None:
                 yield passed(launch.id)
             else:
-                blank = not word or is_placeholder(word)
+                is_blank = not word or is_placeholder(word)
                 yield failed(
                     launch.id,
                     f"{quoted(claim)} gives {word!r}, but {launch.launcher} expects a whole number"
-                    + (": it looks like a placeholder." if blank else "."),
+                    + (": it looks like a placeholder." if is_blank else "."),
                     at=claim,
                     remedy="Write a whole number"
                     + (", with no space before or after the `=`." if word.startswith("=") else "."),
-                    severity=Severity.WARNING if blank else None,
+                    severity=Severity.WARNING if is_blank else None,
                     fix=_joined_value_fix(claim, word),
                 )
 
 
-#: Programs that hand a line to a shell on another machine.
+#: Programs that pass a command line to a shell on another machine.
 _SUBMITTED = frozenset(("ssh", "bsub", "qsub", "sbatch", "sky", "pdsh", "clush"))
 
 
 def _joined_value_fix(claim: Claim, word: str) -> Fix | None:
     """Return a fix that removes the space in `--trainer_num =1`."""
-    blank = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
-    if blank is None:
+    space = re.search(rf"\s+{re.escape(word)}$", claim.spelling) if re.fullmatch(r"=\d+", word) else None
+    if space is None:
         return None
-    return make_fix("remove the space before =", replace_text(claim, blank[0], word), safe=True)
+    return make_fix("remove the space before =", replace_text(claim, space[0], word), safe=True)
 
 
 # Hostfiles, lists of hosts, and what deepspeed's `--include` and `--exclude` select of them.
@@ -528,15 +542,15 @@ def _duplicate_finding(subject: str, claim: Claim, hosts: tuple[str, ...]) -> Ve
     host = next(host for host in hosts if hosts.count(host) > 1)
     lines = [line for line in claim.because if line.scope.node == host]
     place = lines[1] if len(lines) > 1 else claim
-    stops = claim.source == "hostfile"
+    is_hostfile = claim.source == "hostfile"
     return failed(
         subject,
         f"{host} is listed {hosts.count(host)} times"
-        + (": DeepSpeed stops with 'Hostfile contains multiple entries'." if stops else f" in {quoted(claim)}."),
+        + (": DeepSpeed stops with 'Hostfile contains multiple entries'." if is_hostfile else f" in {quoted(claim)}."),
         at=place,
         also=((lines[0], "first entry"),) if len(lines) > 1 else (),
-        remedy=f"List {host} once, with all its slots." if stops else f"List {host} once.",
-        severity=None if stops else Severity.WARNING,
+        remedy=f"List {host} once, with all its slots." if is_hostfile else f"List {host} once.",
+        severity=None if is_hostfile else Severity.WARNING,
     )
 
 
@@ -555,10 +569,10 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
     Known limits: Whether the host has as many GPUs as slots is checked by `preflight check`.
     """
     for claim in distinct(job.about("host_slots")):
-        found = numbers(claim.value)
+        slot_counts = numbers(claim.value)
         if why_unresolved((claim,)) is not None:
             yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
-        elif found and max(found) < 1:
+        elif slot_counts and max(slot_counts) < 1:
             yield failed(
                 claim.scope.node,
                 f"{quoted(claim)} gives {claim.scope.node} zero slots, so no rank starts there.",
@@ -567,8 +581,8 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(claim.scope.node)
-    read = {file.path for file in job.files}
-    for reference in (r for r in job.references if r.role == "hostfile" and r.target not in read):
+    read_paths = {file.path for file in job.files}
+    for reference in (r for r in job.references if r.role == "hostfile" and r.target not in read_paths):
         yield unknown(reference.target, f"hostfile {reference.target} was not read", at=reference.span)
 
 
@@ -594,9 +608,9 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
     Known limits: A hostfile that is written when the job starts, by something other than the launch script itself, does
     not exist yet; a path outside the root is not checked.
     """
-    named = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
-    read = {file.path for file in job.files}
-    for target, reference in named.items():
+    references = {reference.target: reference for reference in job.references if reference.role == "hostfile"}
+    read_paths = {file.path for file in job.files}
+    for target, reference in references.items():
         missing = [
             note
             for note in job.notes
@@ -604,8 +618,8 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
         ]
         launch = next((run for run in job.launches if run.id == reference.scope.launch), None)
         subject = reference.scope.launch or job.name
-        local = launch is not None and launch.launcher == "deepspeed"
-        if target in read:
+        is_deepspeed = launch is not None and launch.launcher == "deepspeed"
+        if target in read_paths:
             yield passed(subject)
         elif missing and any(target in texts(claim.value) for claim in job.about("produced_hostfile")):
             yield unknown(subject, f"the script writes hostfile {target} when it runs", at=reference.span)
@@ -613,7 +627,7 @@ def hostfile_missing(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"hostfile {target} does not exist"
-                + (": deepspeed then trains on this node alone and only logs a warning." if local else "."),
+                + (": deepspeed then trains on this node alone and only logs a warning." if is_deepspeed else "."),
                 at=reference.span,
                 remedy=f"Add {target}, or correct the path.",
             )
@@ -659,7 +673,7 @@ def _entries_verdict(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> V
     if len(claim.alternatives) != 1 or not isinstance(claim.alternatives[0], tuple):
         return unknown(launch.id, f"{quoted(claim)} has several values", at=claim)
     for entry in claim.alternatives[0]:
-        host, _, listed = str(entry).partition(":")
+        host, _, slot_text = str(entry).partition(":")
         if host not in slots:
             return failed(
                 launch.id,
@@ -668,15 +682,19 @@ def _entries_verdict(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> V
                 also=((next(iter(slots.values())), "the hostfile"),),
                 remedy=f"Name one of {', '.join(sorted(slots)[:8])}, or add {host} to the hostfile.",
             )
-        has = numbers(slots[host].value)
-        beyond = [part for part in listed.split(",") if is_whole_number(part) and has and int(part) >= max(has)]
-        if beyond:
+        slot_counts = numbers(slots[host].value)
+        missing = [
+            part
+            for part in slot_text.split(",")
+            if is_whole_number(part) and slot_counts and int(part) >= max(slot_counts)
+        ]
+        if missing:
             return failed(
                 launch.id,
-                f"{quoted(claim)} names slot {beyond[0]} of {host}, but {quoted(slots[host])} gives it slots 0"
-                f" to {max(has) - 1}: DeepSpeed fails at startup.",
+                f"{quoted(claim)} names slot {missing[0]} of {host}, but {quoted(slots[host])} gives it slots 0"
+                f" to {max(slot_counts) - 1}: DeepSpeed fails at startup.",
                 at=claim,
-                also=((slots[host], f"{joined(has)} slots"),),
+                also=((slots[host], f"{joined(slot_counts)} slots"),),
                 remedy=f"Give {host} as many slots as it has GPUs, and select among them with --include.",
             )
     return passed(launch.id)

@@ -28,14 +28,14 @@ from preflight_rules.data_tables import table
 from preflight_rules.launches import certainly_several
 from preflight_rules.settings.tables import in_range, pinned
 
-#: Launchers that hand their first positional argument to Python.
+#: Launchers that run their first positional argument with Python.
 _PYTHON_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "paddle"))
 #: Launchers whose variables for a rank are known.
 _TORCH_LAUNCHERS = frozenset(("torchrun", "torch.distributed.launch"))
 _OPTION = re.compile(r"--[A-Za-z][\w.-]*")
 #: Ends of the names of programs, and of files that Python cannot run.
-_PROGRAMS = frozenset(("py", "pyc", "pyz", "sh", "bash", "exe", "bin", "pex", "jl", "pl", "rb", "out"))
-_DATA = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
+_PROGRAM_SUFFIXES = frozenset(("py", "pyc", "pyz", "sh", "bash", "exe", "bin", "pex", "jl", "pl", "rb", "out"))
+_DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".md", ".csv", ".jsonl", ".parquet")
 
 
 @rule(
@@ -54,7 +54,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
 
     Fix: Put the program before the configuration: `... --gpus 0,1 tools/train.py -c configs/yolo.yml`.
 
-    Known limits: Launches with --no_python or --module are left alone.
+    Known limits: Launches with --no_python or --module are not judged.
     """
     for launch in job.launches:
         if launch.launcher not in _PYTHON_LAUNCHERS:
@@ -64,13 +64,13 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "the program of this launch is not known", at=launch)
         elif "--no_python" in line or "--no-python" in line:
             yield passed(launch.id)
-        elif (later := _program_after(launch)) is not None:
+        elif (script := _program_after(launch)) is not None:
             yield failed(
                 launch.id,
-                f"`{launch.program}` is where {launch.launcher} expects the Python program, and `{later}` comes after"
+                f"`{launch.program}` is where {launch.launcher} expects the Python program, and `{script}` comes after"
                 " it: an option before it takes only one value.",
                 at=launch,
-                remedy=f"Put the values of that option together (`--option=A,B`), so that `{later}` comes first.",
+                remedy=f"Put the values of that option together (`--option=A,B`), so that `{script}` comes first.",
             )
         elif _is_module_name(launch) and not any(file.path.endswith(launch.program) for file in job.files):
             yield failed(
@@ -79,7 +79,7 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )
-        elif not launch.program.lower().endswith(_DATA):
+        elif not launch.program.lower().endswith(_DATA_SUFFIXES):
             yield passed(launch.id)
         else:
             yield failed(
@@ -95,11 +95,16 @@ def _is_module_name(launch: Launch) -> bool:
     """Return whether a launch names a module instead of a file: `src.train`."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet) is not None
     name = re.fullmatch(r"[a-z_]\w*(?:\.[a-z_]\w*)*\.(\w+)", launch.program)
-    return name is not None and not as_module and name[1] not in _PROGRAMS and not launch.program.endswith(_DATA)
+    return (
+        name is not None
+        and not as_module
+        and name[1] not in _PROGRAM_SUFFIXES
+        and not launch.program.endswith(_DATA_SUFFIXES)
+    )
 
 
 def _program_after(launch: Launch) -> str | None:
-    """Return the script among a launch's arguments if its program is a plain word."""
+    """Return the Python file among a launch's first arguments if its program is a plain word; otherwise None."""
     as_module = re.search(r"\s(?:-m|--module)\s", launch.span.snippet)
     if as_module is not None or not re.fullmatch(r"\w+", launch.program):
         return None
@@ -123,15 +128,15 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     Known limits: A blank that is meant as an argument is written in quotes, which is not reported.
     """
     for launch in job.launches:
-        found = [claim for claim in job.about("blank_word", launch.scope) if claim.scope.launch == launch.id]
-        if not found:
+        blanks = [claim for claim in job.about("blank_word", launch.scope) if claim.scope.launch == launch.id]
+        if not blanks:
             yield passed(launch.id)
             continue
-        yield undecided(launch.id, (found[0],)) or failed(
+        yield undecided(launch.id, (blanks[0],)) or failed(
             launch.id,
-            f"{quoted(found[0])} is a backslash followed by a blank: the command of {launch.launcher} ends here,"
+            f"{quoted(blanks[0])} is a backslash followed by a blank: the command of {launch.launcher} ends here,"
             " and the next line is a separate command.",
-            at=found[0],
+            at=blanks[0],
             remedy="Remove the blank after the backslash.",
         )
 
@@ -142,20 +147,22 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
 
     What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
 
-    Why it matters: The backslash joins the comment to the command, and the comment goes to the end of its own line,
-    where no backslash counts. The options below it are a separate command, which the shell does not find.
+    Why it matters: The backslash joins the comment to the command. A backslash inside a comment has no effect, so the
+    comment ends the command. The options below it are a separate command, which the shell does not find.
 
     Example: `torchrun --nproc_per_node=8 \\`, then `# --nnodes=2 \\`, then `train.py`.
 
     Fix: Move the comment above the command.
 
-    Known limits: A comment after which nothing of the command is left is not reported.
+    Known limits: A comment after the last line of the command is not reported.
     """
     comments = distinct(job.about("comment_in_command"))
     for launch in job.launches:
-        lines = {claim: numbers(claim.value) for claim in comments if claim.span.path == launch.span.path}
-        cut = [claim for claim, first in lines.items() if first and first[0] <= launch.span.line < claim.span.line]
-        if not cut:
+        first_lines = {claim: numbers(claim.value) for claim in comments if claim.span.path == launch.span.path}
+        cutting_comments = [
+            claim for claim, first in first_lines.items() if first and first[0] <= launch.span.line < claim.span.line
+        ]
+        if not cutting_comments:
             yield passed(launch.id)
             continue
         if launch.condition:
@@ -163,8 +170,9 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             launch.id,
-            f"{quoted(cut[0])} ends the command of {launch.launcher}: the lines below it are a separate command.",
-            at=cut[0],
+            f"{quoted(cutting_comments[0])} ends the command of {launch.launcher}: the lines below it are a separate"
+            " command.",
+            at=cutting_comments[0],
             also=((launch, "the command"),),
             remedy="Move the comment above the command.",
         )
@@ -174,8 +182,8 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
 def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, so it stops.
 
-    What it checks: Every option after the program is one that the program's parser declares, or the beginning of one,
-    where the program is followed to its only parser, which declares all options by name and takes no others.
+    What it checks: Every option after the program is declared by the program's parser, or abbreviates such an option.
+    Judged where the program is followed to its only parser, which declares all options by name and accepts no others.
 
     Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option
     belongs to the launcher and is on the wrong side of the program.
@@ -194,17 +202,17 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, declared[:1]):
             yield undecided_verdict
             continue
-        known = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
-        given = [text.partition("=")[0] for text in _option_words(launch)]
-        strange = [name for name in given if not any(each == name or each.startswith(name) for each in known)]
-        if strange:
+        names = {str(name) for value in declared[0].alternatives if isinstance(value, tuple) for name in value}
+        options = [text.partition("=")[0] for text in _option_words(launch)]
+        unknown_options = [name for name in options if not any(each == name or each.startswith(name) for each in names)]
+        if unknown_options:
             yield failed(
                 launch.id,
-                f"`{strange[0]}` is given to `{launch.program}`, whose parser ({placed(declared[0])}) declares no such"
-                " option: every rank stops with `unrecognized arguments`.",
+                f"`{unknown_options[0]}` is given to `{launch.program}`, whose parser ({placed(declared[0])})"
+                " declares no such option: every rank stops with `unrecognized arguments`.",
                 at=launch,
                 also=((declared[0], "parsed here"),),
-                remedy=f"Put `{strange[0]}` before `{launch.program}` if it is the launcher's, or declare it.",
+                remedy=f"Put `{unknown_options[0]}` before `{launch.program}` if it is the launcher's, or declare it.",
             )
         elif None in launch.arguments:
             yield unknown(launch.id, "some of the program's arguments are not known", at=launch)
@@ -232,17 +240,17 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
     and modules that are imported by computed names.
     """
     for launch in job.launches:
-        optimised = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
+        skips_asserts = re.search(r"\s-OO?\s", launch.span.snippet) or job.setting("env.PYTHONOPTIMIZE", launch.scope)
         for claim in job.about("program_outcome", launch.scope):
-            shown = next(iter(texts(claim.value)), "")
+            outcome = next(iter(texts(claim.value)), "")
             if isinstance(claim.value, Unresolved):
                 yield unknown(launch.id, claim.value.why, at=claim)
-            elif not shown:
+            elif not outcome:
                 yield passed(launch.id)
-            elif not (optimised and claim.source == "assert"):
+            elif not (skips_asserts and claim.source == "assert"):
                 yield failed(
                     launch.id,
-                    f"`{launch.program}` {shown} ({claim.span.path}:{claim.span.line}).",
+                    f"`{launch.program}` {outcome} ({claim.span.path}:{claim.span.line}).",
                     at=launch,
                     also=((claim, "checked here"),),
                     remedy="Give options and a number of ranks that the program accepts.",
@@ -316,10 +324,12 @@ def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     Known limits: Variables that something outside the files exports are not seen, so this is a warning.
     """
     for launch in job.launches:
-        needed = [c for c in job.about("required_node_variable", launch.scope) if launch.launcher in _TORCH_LAUNCHERS]
+        needed_claims = [
+            c for c in job.about("required_node_variable", launch.scope) if launch.launcher in _TORCH_LAUNCHERS
+        ]
         # The program that starts the launcher is not one of its ranks.
-        needed = [claim for claim in needed if claim.span.path != launch.span.path]
-        for claim in distinct(needed):
+        needed_claims = [claim for claim in needed_claims if claim.span.path != launch.span.path]
+        for claim in distinct(needed_claims):
             name = next(iter(texts(claim.value)), "")
             exported = job.about(f"env.{name}", launch.scope)
             if exported:
@@ -380,7 +390,7 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
                 also=((launch, "started here"),),
                 remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
                 fix=_both_spellings_fix(declared),
-                severity=None if _definitely_refused(job, launch.scope) else Severity.WARNING,
+                severity=None if _certainly_refused(job, launch.scope) else Severity.WARNING,
             )
         else:
             yield passed(launch.id)
@@ -394,10 +404,10 @@ def _torch_majors(job: Job, scope: Scope) -> set[int]:
     return set(map(int, majors)) if all(major.isdecimal() for major in majors) else set()
 
 
-def _definitely_refused(job: Job, scope: Scope) -> bool:
+def _certainly_refused(job: Job, scope: Scope) -> bool:
     """Return whether the files pin only torch 2 or newer, and the script's parser stops at unknown options."""
-    new = min(_torch_majors(job, scope), default=0) >= 2
-    return new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
+    is_new = min(_torch_majors(job, scope), default=0) >= 2
+    return is_new and any(claim.alternatives == (True,) for claim in job.about("strict_arguments", scope))
 
 
 def _both_spellings_fix(declared: Sequence[Claim]) -> Fix | None:
@@ -410,8 +420,8 @@ def _both_spellings_fix(declared: Sequence[Claim]) -> Fix | None:
     return make_fix("declare --local-rank as well as --local_rank", *edits, safe=True)
 
 
-#: Launchers that pass the local rank as an argument, with the option that keeps them from it.
-_PASSING = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_rank"}
+#: Launchers that pass the local rank as an argument, with the option that turns this off.
+_OPT_OUT_OPTIONS = {"torch.distributed.launch": "--use_env", "deepspeed": "--no_local_rank"}
 
 
 @rule(
@@ -424,8 +434,8 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """The launcher passes the local rank to a script whose parser does not know the option.
 
     What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) or `deepspeed`
-    (without `--no_local_rank`) declares a local-rank option, when all its options are declared in it and it takes no
-    others.
+    (without `--no_local_rank`) declares a local-rank option. Judged where the script declares all its options itself
+    and accepts no others.
 
     Why it matters: The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
     "unrecognized arguments" before anything is trained.
@@ -439,23 +449,23 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         # A script that starts others parses its own arguments, not theirs.
-        own = job.about("strict_arguments", launch.scope)
-        strict = distinct([claim for claim in own if claim.span.path != launch.span.path])
-        passing = _PASSING.get(launch.launcher, "")
-        added = [c for c in job.about("rank_argument", launch.scope) if c.scope.launch == launch.id]
-        if not passing or (launch.launcher == "deepspeed" and not added):
+        strict_claims = job.about("strict_arguments", launch.scope)
+        strict = distinct([claim for claim in strict_claims if claim.span.path != launch.span.path])
+        opt_out = _OPT_OUT_OPTIONS.get(launch.launcher, "")
+        passed_options = [c for c in job.about("rank_argument", launch.scope) if c.scope.launch == launch.id]
+        if not opt_out or (launch.launcher == "deepspeed" and not passed_options):
             continue
-        lists = [value for claim in job.about("declared_options", launch.scope) for value in claim.alternatives]
-        declared = {name for value in lists if isinstance(value, tuple) for name in value}
+        option_lists = [value for claim in job.about("declared_options", launch.scope) for value in claim.alternatives]
+        declared = {name for value in option_lists if isinstance(value, tuple) for name in value}
         if job.about("local_rank_argument", launch.scope) or declared & {"--local_rank", "--local-rank"}:
             yield passed(launch.id)
             continue
         if not strict:
             yield unknown(launch.id, "the options that the script accepts are unknown")
             continue
-        unsure = why_unresolved(added, launch)
-        if unsure is not None:
-            yield unknown(launch.id, f"whether {launch.launcher} passes the local rank depends on {unsure[1]}")
+        unresolved = why_unresolved(passed_options, launch)
+        if unresolved is not None:
+            yield unknown(launch.id, f"whether {launch.launcher} passes the local rank depends on {unresolved[1]}")
             continue
         # torch.distributed.launch has passed it with a dash since torch 2.0.
         is_old = in_range(pinned(job, "torch"), "", "1.99") is True
@@ -466,7 +476,7 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
             f" {strict[0].span.path} declares no such option and accepts no others: every rank stops.",
             at=launch,
             also=((strict[0], "accepts only declared options"),),
-            remedy=f"Start it with torchrun, or give the launcher {passing}.",
+            remedy=f"Start it with torchrun, or give the launcher {opt_out}.",
         )
 
 
@@ -495,25 +505,25 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
 
     Fix: Remove it; the launcher sets LOCAL_RANK for each rank.
 
-    Known limits: A program that names the option only where it declares it is not harmed, and is not reported. A
-    negative value stands for "not given".
+    Known limits: A program that declares the option but never reads it is not harmed, and is not reported. A negative
+    value stands for "not given".
     """
-    given, processes = question.of
-    fixed = numbers(job_value(given))
-    if not fixed or min(fixed) < 0 or not certainly_several(job_value(processes)):
+    rank_claims, processes = question.of
+    ranks = numbers(job_value(rank_claims))
+    if not ranks or min(ranks) < 0 or not certainly_several(job_value(processes)):
         return None
     features = question.of.job.about("script_feature", question.of.scope)
     if any("local_rank_never_read" in texts(claim.value) for claim in features):
         return None
     return failed(
         question.subject,
-        f"`{given[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
+        f"`{rank_claims[0].spelling}` is passed to all {joined(numbers(job_value(processes)))} ranks of the node,"
         " so all of them act as the same local rank.",
-        at=given[0],
+        at=rank_claims[0],
         also=((processes[0], "ranks of each node"),),
         remedy="Remove it: the launcher sets LOCAL_RANK for each rank.",
         # Unsafe: the script may require the option.
-        fix=make_fix(f"drop {given[0].spelling}", delete_word(given[0]), safe=False),
+        fix=make_fix(f"drop {rank_claims[0].spelling}", delete_word(rank_claims[0]), safe=False),
     )
 
 
@@ -561,16 +571,16 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             confidence=Confidence.MEDIUM,
         )
     for launch in job.launches if not applicable else ():
-        read = distinct(job.about("required_variable", launch.scope))
-        if not read:
+        needed_claims = distinct(job.about("required_variable", launch.scope))
+        if not needed_claims:
             continue
-        row, kind = _rank_variables(job, launch)
+        row, workload = _rank_variables(job, launch)
         setters = job.about("rank_setter", launch.scope)
-        exported = {n: job.about(f"env.{n}", launch.scope) for claim in read for n in texts(claim.value)}
+        exported = {n: job.about(f"env.{n}", launch.scope) for claim in needed_claims for n in texts(claim.value)}
         set_here = {n for n, claims in exported.items() if any(definitely_holds(c, launch) for c in claims)}
         unset = [
             (name, claim)
-            for claim in read
+            for claim in needed_claims
             for name in texts(claim.value)
             if name not in set_here
             and not any(c.alternatives for c in setters)
@@ -587,7 +597,9 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, f"whether {name}, which the script needs, is set is unknown: {why}", at=claim)
             continue
         names = [name for name, _ in missing]
-        starter, place = (f"`{launch.launcher}`", "launch script") if kind is None else (quoted(kind), "manifest")
+        starter, place = (
+            (f"`{launch.launcher}`", "launch script") if workload is None else (quoted(workload), "manifest")
+        )
         yield failed(
             launch.id,
             f"{starter} sets no {' and no '.join(names)}, which the script needs, and neither does the"
@@ -595,19 +607,22 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
             at=missing[0][1],
             also=((launch, "started here"), *((claim, "read here") for _, claim in missing[1:])),
             remedy=(row or {}).get("remedy", f"Set {names[0]} in each task, or start the script with torchrun."),
-            severity=Severity.ERROR if kind is None else Severity.WARNING,
+            severity=Severity.ERROR if workload is None else Severity.WARNING,
         )
 
 
 def _rank_variables(job: Job, launch: Launch) -> tuple[dict[str, Any] | None, Claim | None]:
-    """Return the table's row for the starter of a launch, and the workload of its pods if the row is about pods."""
+    """Return the table's row for the starter of a launch, and the workload of its pods if the row is about pods.
+
+    Both are None if the table has no row for the starter.
+    """
     pods = {claim.span for claim in job.about("workload_launch") if launch.id in texts(claim.value)}
-    kinds = [claim for claim in job.about("workload") if claim.span in pods]
+    workloads = [claim for claim in job.about("workload") if claim.span in pods]
     for row in table("rank_variables")["launcher"]:
         if launch.launcher in row["names"]:
             if "workloads" not in row:
                 return row, None
-            kind = next((claim for claim in kinds if set(texts(claim.value)) & set(row["workloads"])), None)
-            if kind is not None:
-                return row, kind
+            workload = next((claim for claim in workloads if set(texts(claim.value)) & set(row["workloads"])), None)
+            if workload is not None:
+                return row, workload
     return None, None

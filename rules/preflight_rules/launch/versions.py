@@ -1,5 +1,5 @@
-"""Framework versions and images: not pinned although every node gets its own, different in two places, or such that one
-requires another release of the other.
+"""Framework versions and images: unpinned although each node installs its own, different in two places, or releases
+that exclude each other.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class _Package(NamedTuple):
 
 
 def _packages(job: Job) -> tuple[_Package, ...]:
-    found: list[_Package] = []
+    packages: list[_Package] = []
     for claim in job.about("package"):
         for text in texts(claim.value):
             match = _PACKAGE.fullmatch(text)
             if match is not None:
-                found.append(_Package(match["name"], match["version"], claim))
-    return tuple(found)
+                packages.append(_Package(match["name"], match["version"], claim))
+    return tuple(packages)
 
 
 def _image_frameworks(job: Job) -> tuple[_Package, ...]:
@@ -106,29 +106,29 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     node alone are not checked.
     """
     lines = job.about("installing_line")
-    packages = [package for package in _packages(job) if package.name in _PROTOCOL_FRAMEWORKS]
+    packages = [line_packages for line_packages in _packages(job) if line_packages.name in _PROTOCOL_FRAMEWORKS]
     applicable = False
     for line in lines:
-        found = {launch.id: (_runs_on_each_node(job, launch, line), launch) for launch in job.launches}
-        launch = next((launch for sure, launch in found.values() if sure), None)
-        maybe = next((launch for sure, launch in found.values() if sure is None), None)
-        applicable = applicable or launch is not None or maybe is not None
+        is_on_each_node = {launch.id: (_runs_on_each_node(job, launch, line), launch) for launch in job.launches}
+        launch = next((launch for certain, launch in is_on_each_node.values() if certain), None)
+        possible_launch = next((launch for certain, launch in is_on_each_node.values() if certain is None), None)
+        applicable = applicable or launch is not None or possible_launch is not None
         if launch is None:
-            if maybe is not None:
-                yield unknown(maybe.id, "the number of nodes is not given", at=line)
+            if possible_launch is not None:
+                yield unknown(possible_launch.id, "the number of nodes is not given", at=line)
             continue
-        named = {r.target for r in job.references if r.role == "requirements" and _is_on_line(r.span, line)}
-        package = [p for p in packages if _is_on_line(p.claim.span, line) or p.claim.span.path in named]
-        loose = [p for p in package if p.is_open]
-        hidden = next((c for c in _unresolved(job) if _is_on_line(c.span, line)), None)
-        if not loose and hidden is not None:
-            yield unknown(launch.id, f"the version of {quoted(hidden)} is known only at run time", at=hidden)
+        listed_files = {r.target for r in job.references if r.role == "requirements" and _is_on_line(r.span, line)}
+        line_packages = [p for p in packages if _is_on_line(p.claim.span, line) or p.claim.span.path in listed_files]
+        unpinned = [p for p in line_packages if p.is_open]
+        unresolved = next((c for c in _unresolved_versions(job) if _is_on_line(c.span, line)), None)
+        if not unpinned and unresolved is not None:
+            yield unknown(launch.id, f"the version of {quoted(unresolved)} is known only at run time", at=unresolved)
             continue
-        if not loose:
+        if not unpinned:
             yield passed(launch.id)
             continue
-        first, nodes = loose[0], nodes_spanned(job, launch)[1]
-        names = ", ".join(dict.fromkeys(p.name for p in loose))
+        first, nodes = unpinned[0], nodes_spanned(job, launch)[1]
+        names = ", ".join(dict.fromkeys(p.name for p in unpinned))
         yield failed(
             launch.id,
             f"{quoted(line)} ({where(line)}) runs on every node of {placed(nodes[0])}, and {quoted(first.claim)} does "
@@ -140,16 +140,18 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
 
 
 def _is_on_line(span: Span, line: Claim) -> bool:
-    own = line.span
-    return span.path == own.path and own.line <= span.line and span.end_line <= own.end_line
+    install_span = line.span
+    return span.path == install_span.path and install_span.line <= span.line and span.end_line <= install_span.end_line
 
 
-def _unresolved(job: Job) -> tuple[Claim, ...]:
-    """Return the claims of frameworks and companions whose release is known only at run time."""
+def _unresolved_versions(job: Job) -> tuple[Claim, ...]:
+    """Return the claims about frameworks and companions whose release is known only at run time."""
     claims = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
-    known = {*_PROTOCOL_FRAMEWORKS, *companions()}
+    known_names = {*_PROTOCOL_FRAMEWORKS, *companions()}
     return tuple(
-        claim for claim in claims if (m := _PACKAGE.match(claim.spelling.strip("\"'").lower())) and m["name"] in known
+        claim
+        for claim in claims
+        if (m := _PACKAGE.match(claim.spelling.strip("\"'").lower())) and m["name"] in known_names
     )
 
 
@@ -158,9 +160,9 @@ def _runs_on_each_node(job: Job, launch: Launch, line: Claim) -> bool | None:
     value, claims = nodes_spanned(job, launch)
     if launch.span.path != line.span.path or not claims:
         return False
-    batch = any(claim.source == "slurm" for claim in job.about("nodes"))
+    is_batch_script = any(claim.source == "slurm" for claim in job.about("nodes"))
     starts_itself = launch.launcher in AGENT_LAUNCHERS and not SPREADING_WRAPPERS.intersection(launch.wrappers)
-    if line.source not in SPREADING_WRAPPERS and (batch or not starts_itself):
+    if line.source not in SPREADING_WRAPPERS and (is_batch_script or not starts_itself):
         return False
     if isinstance(value, Unresolved):
         return None
@@ -191,18 +193,18 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
     Known limits: Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are
     not.
     """
-    package = [
+    packages = [
         p
         for p in (*_packages(job), *_image_frameworks(job))
         if p.name in _PROTOCOL_FRAMEWORKS and not p.claim.condition
     ]
-    for name in dict.fromkeys(p.name for p in package):
-        mine = [p for p in package if p.name == name]
+    for name in dict.fromkeys(p.name for p in packages):
+        same_name = [p for p in packages if p.name == name]
         pair = next(
             (
                 (release, other)
-                for i, release in enumerate(mine)
-                for other in mine[i + 1 :]
+                for i, release in enumerate(same_name)
+                for other in same_name[i + 1 :]
                 if _are_exclusive(release.version, other.version)
             ),
             None,
@@ -218,7 +220,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
             also=((other.claim, "the other release"),),
             remedy=f"Name one release of {name} for all nodes and roles of the job.",
         )
-    for claim in _unresolved(job):
+    for claim in _unresolved_versions(job):
         yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
 
 
@@ -226,12 +228,12 @@ def _are_exclusive(release: str, other: str) -> bool:
     """Return whether one specifier pins a release that the other excludes."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    for fixed, against in ((release, other), (other, release)):
-        version = _fixed_release(fixed)
-        if version and against:
+    for pin, specifier in ((release, other), (other, release)):
+        version = _fixed_release(pin)
+        if version and specifier:
             try:
                 # The local part of a wheel's version (2.1.0+cu118) does not matter between ranks.
-                if not SpecifierSet(re.sub(r"\+[\w.]+", "", against)).contains(version, prereleases=True):
+                if not SpecifierSet(re.sub(r"\+[\w.]+", "", specifier)).contains(version, prereleases=True):
                     return True
             except InvalidSpecifier:
                 return False
@@ -270,46 +272,49 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
         if (match := _IMAGE_CUDA.search(text))
     ]
     wheels = [(text, claim) for claim in job.about("wheel_cuda") for text in texts(claim.value) if not claim.condition]
-    mixed = _differing_wheels(wheels)
-    if mixed is not None:
-        (first, one), (second, other) = mixed
+    differing = _differing_wheels(wheels)
+    if differing is not None:
+        (first, first_claim), (second, second_claim) = differing
         yield failed(
             job.name,
-            f"{placed(other)} installs wheels for CUDA {second} into the image where {placed(one)} installs wheels "
-            f"for CUDA {first}: importing the second one fails with a missing library or operator.",
-            at=other,
-            also=((one, f"CUDA {first}"),),
+            f"{placed(second_claim)} installs wheels for CUDA {second} into the image where {placed(first_claim)}"
+            f" installs wheels for CUDA {first}: importing the second one fails with a missing library or operator.",
+            at=second_claim,
+            also=((first_claim, f"CUDA {first}"),),
             remedy="Install all of them from one index, for one CUDA release.",
         )
         return
     if not images or not wheels:
         yield not_applicable(job.name, "the image and the wheels do not both specify a CUDA release")
         return
-    (of_image, image), (of_wheel, wheel) = images[0], wheels[0]
+    (image_cuda, image), (wheel_cuda, wheel) = images[0], wheels[0]
     if len({cuda for cuda, _ in images}) > 1 or len({cuda for cuda, _ in wheels}) > 1:
         yield unknown(job.name, "several CUDA releases are named", at=image)
         return
-    if of_image.partition(".")[0] == of_wheel.partition(".")[0]:
+    if image_cuda.partition(".")[0] == wheel_cuda.partition(".")[0]:
         yield passed(job.name)
         return
-    compiling = next((p for p in _packages(job) if p.name in _COMPILING), None)
+    compiled_package = next((p for p in _packages(job) if p.name in _COMPILING), None)
     yield failed(
         job.name,
-        f"{placed(wheel)} installs wheels for CUDA {of_wheel}, but {placed(image)} contains CUDA {of_image}"
-        + (f", with which {quoted(compiling.claim)} is compiled." if compiling else "."),
+        f"{placed(wheel)} installs wheels for CUDA {wheel_cuda}, but {placed(image)} contains CUDA {image_cuda}"
+        + (f", with which {quoted(compiled_package.claim)} is compiled." if compiled_package else "."),
         at=wheel,
-        also=((image, f"CUDA {of_image}"), *(((compiling.claim, "compiled there"),) if compiling else ())),
-        remedy=f"Use wheels for CUDA {of_image}, or an image with CUDA {of_wheel}.",
-        severity=Severity.WARNING if compiling or "paddle" in wheel.spelling else Severity.INFO,
+        also=(
+            (image, f"CUDA {image_cuda}"),
+            *(((compiled_package.claim, "compiled there"),) if compiled_package else ()),
+        ),
+        remedy=f"Use wheels for CUDA {image_cuda}, or an image with CUDA {wheel_cuda}.",
+        severity=Severity.WARNING if compiled_package or "paddle" in wheel.spelling else Severity.INFO,
     )
 
 
 def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, Claim], tuple[str, Claim]] | None:
-    """Return two wheels for different CUDA releases that one Dockerfile installs."""
-    built = [(cuda, claim) for cuda, claim in wheels if claim.source == "image"]
-    for other in built[1:]:
-        if other[0] != built[0][0] and other[1].span.path == built[0][1].span.path:
-            return built[0], other
+    """Return two wheels for different CUDA releases that one Dockerfile installs; None if there are no such wheels."""
+    wheels_in_image = [(cuda, claim) for cuda, claim in wheels if claim.source == "image"]
+    for other in wheels_in_image[1:]:
+        if other[0] != wheels_in_image[0][0] and other[1].span.path == wheels_in_image[0][1].span.path:
+            return wheels_in_image[0], other
     return None
 
 
@@ -336,45 +341,53 @@ def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
     wheel gives.
     """
     packages = [p for p in _packages(job) if not p.claim.condition]
-    for claim in _unresolved(job):
-        beside = next((p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None)
-        if beside is not None:
+    for claim in _unresolved_versions(job):
+        pinned_companion = next(
+            (p for p in packages if p.name in companions() and _is_same_source(p.claim, claim)), None
+        )
+        if pinned_companion is not None:
             yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
     others = [(p, _TORCH_IN_WHEEL.search(p.version)) for p in packages if p.name in companions() or "+" in p.version]
     for torch in packages:
-        mine = _minor_release(torch.version) if torch.name == "torch" else ""
-        for other, named in others if mine else ():
+        torch_release = _minor_release(torch.version) if torch.name == "torch" else ""
+        for other, torch_in_wheel in others if torch_release else ():
             if not _is_same_source(torch.claim, other.claim):
                 continue
-            if named is not None:
-                yield _wheel_verdict(job, torch, other, named["dotted"] or f"{named['major']}.{named['minor']}")
+            if torch_in_wheel is not None:
+                yield _wheel_verdict(
+                    job,
+                    torch,
+                    other,
+                    torch_in_wheel["dotted"] or f"{torch_in_wheel['major']}.{torch_in_wheel['minor']}",
+                )
                 continue
             if other.name not in companions():
                 continue
-            pairs, theirs = built_for(other.name), _minor_release(other.version)
-            if mine not in pairs or theirs not in pairs.values():
+            pairs, companion_release = built_for(other.name), _minor_release(other.version)
+            if torch_release not in pairs or companion_release not in pairs.values():
                 continue
-            same = [p for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path]
-            if theirs in [pairs.get(_minor_release(each.version)) for each in same]:
+            torches = [p for p in packages if p.name == "torch" and p.claim.span.path == other.claim.span.path]
+            if companion_release in [pairs.get(_minor_release(each.version)) for each in torches]:
                 yield passed(f"{job.name} {other.name}")
                 continue
-            wanted = next(release for release, companion in pairs.items() if companion == theirs)
+            required = next(release for release, companion in pairs.items() if companion == companion_release)
             yield failed(
                 f"{job.name} {other.name}",
-                f"{placed(other.claim)} is built for torch {wanted}, but {placed(torch.claim)} requests torch {mine}.",
+                f"{placed(other.claim)} is built for torch {required}, but {placed(torch.claim)} requests torch"
+                f" {torch_release}.",
                 at=other.claim,
                 also=((torch.claim, "torch"),),
-                remedy=f"Install {other.name} {pairs[mine]}, which is built for torch {mine}.",
+                remedy=f"Install {other.name} {pairs[torch_release]}, which is built for torch {torch_release}.",
             )
 
 
-def _wheel_verdict(job: Job, torch: _Package, other: _Package, wanted: str) -> Verdict:
+def _wheel_verdict(job: Job, torch: _Package, other: _Package, required: str) -> Verdict:
     """Return the verdict on a wheel that names the release of torch it is built for."""
-    if wanted == _minor_release(torch.version):
+    if required == _minor_release(torch.version):
         return passed(f"{job.name} {other.name}")
     return failed(
         f"{job.name} {other.name}",
-        f"{placed(other.claim)} is a wheel for torch {wanted}, but {placed(torch.claim)} requests torch"
+        f"{placed(other.claim)} is a wheel for torch {required}, but {placed(torch.claim)} requests torch"
         f" {_minor_release(torch.version)}: importing it fails with an undefined symbol.",
         at=other.claim,
         also=((torch.claim, "torch"),),
@@ -412,12 +425,12 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
 
     Known limits: An image whose digest is pinned where it is used is reproducible all the same.
     """
-    pinned = any(".dev" in package.version for package in _packages(job))
+    is_pinned = any(".dev" in package.version for package in _packages(job))
     for claim in job.about("nightly_build"):
         if claim.condition:
             yield unknown(job.name, f"{quoted(claim)} applies under `{claim.condition}`", at=claim)
             continue
-        if pinned:
+        if is_pinned:
             yield passed(job.name)
             continue
         yield failed(
@@ -427,19 +440,20 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             remedy="Pin a release, or the date of the nightly: `torch==X.Y.Z.devYYYYMMDD`.",
         )
         return
-    several = any(certainly_several(nodes_spanned(job, launch)[0]) for launch in job.launches)
-    images = {claim.span.path for claim in job.about("image_base")} if several else set()
-    listed = {r.target for r in job.references if r.role == "requirements" and r.span.path in images}
-    loose = [
+    is_multi_node = any(certainly_several(nodes_spanned(job, launch)[0]) for launch in job.launches)
+    images = {claim.span.path for claim in job.about("image_base")} if is_multi_node else set()
+    requirement_files = {r.target for r in job.references if r.role == "requirements" and r.span.path in images}
+    packages = [
         package
         for package in _packages(job)
         if (
-            (package.claim.span.path in images and package.claim.source == "image") or package.claim.span.path in listed
+            (package.claim.span.path in images and package.claim.source == "image")
+            or package.claim.span.path in requirement_files
         )
         and package.name in _PROTOCOL_FRAMEWORKS
         and not package.claim.condition
     ]
-    for package in loose:
+    for package in packages:
         if not package.is_open:
             yield passed(job.name)
             continue
@@ -522,9 +536,9 @@ class _NamedPackage(NamedTuple):
         """The release, if the place names exactly one."""
         from packaging.version import InvalidVersion, Version
 
-        only = [item for item in self.specifier if item.operator in ("==", "===")]
+        pins = [item for item in self.specifier if item.operator in ("==", "===")]
         try:
-            return Version(only[0].version) if len(only) == 1 else None
+            return Version(pins[0].version) if len(pins) == 1 else None
         except InvalidVersion:
             # `==2.1.*` and `===nightly` name no single release.
             return None
@@ -550,9 +564,9 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Name a release of the other package that is required, or another release of the first.
 
-    Known limits: It is an error where one command or one requirements file names both. The finding is a warning where
-    they are installed one after the other, where only an extra of the package has the requirement (transformers and
-    torch), and where the requirements of the release were not read, but those of the newest one of its minor version.
+    Known limits: The finding is an error where one command or one requirements file names both packages. It is a
+    warning where they are installed one after the other, where only an extra of the package has the requirement
+    (transformers and torch), and where only the requirements of the newest release of its minor version are known.
     """
     named = [package for claim in job.about("package") for package in _named_packages(claim)]
     unresolved = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
@@ -560,65 +574,72 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
         release = package.release
         row = _requirements_row(package.name, release) if release is not None else None
         if row is None or release is None or release.is_devrelease:
-            # Builds of one day are made for each other.
+            # Development builds of one day are built for each other.
             continue
-        exact = row["version"] == release.public
+        is_exact = row["version"] == release.public
         certain = {**row.get("requires", {}), **({"python": row["python"]} if row.get("python") else {})}
-        # Without the extra pip installs any release; what is too old for the package is not used by it.
+        # Without the extra, pip installs any release, and the package does not use a release that is too old.
         uncertain = {name: lowest for name, needed in row.get("extra", {}).items() if (lowest := _lower_bounds(needed))}
         needs = {**uncertain, **certain}
-        if not exact:
+        if not is_exact:
             needs = {name: _for_minor(needed, name, row["version"], package.name) for name, needed in needs.items()}
         if release.local is not None:
             # The wheels of another index bring other libraries of CUDA, or none.
             needs = {name: needed for name, needed in needs.items() if not name.startswith(("nvidia-", "triton"))}
-        conflicts = [(other, needs[other.name]) for other in named if other.name in needs and not _is_of_a_day(other)]
-        conflicts = [pair for pair in conflicts if _is_listed(job, package) == _is_listed(job, pair[0])]
+        conflicts = [
+            (other, needs[other.name]) for other in named if other.name in needs and not _is_development_build(other)
+        ]
+        conflicts = [pair for pair in conflicts if _is_only_listed(job, package) == _is_only_listed(job, pair[0])]
         conflicts = [
             (other, needed)
             for other, needed in conflicts
-            if _is_excluded(job, package, other, needed, named, exact=exact)
+            if _is_excluded(job, package, other, needed, named, exact=is_exact)
         ]
         for other, needed in conflicts:
-            shown = _requirement_text(needed)
-            is_error = exact and other.name in certain and _installed_together(job, package.claim, other.claim)
+            text = _requirement_text(needed)
+            is_error = is_exact and other.name in certain and _installed_together(job, package.claim, other.claim)
             yield failed(
                 f"{package.name} {release}",
-                f"{quoted(package.claim)} requires {other.name}{shown}, which {placed(other.claim)} excludes.",
+                f"{quoted(package.claim)} requires {other.name}{text}, which {placed(other.claim)} excludes.",
                 at=package.claim,
-                also=((other.claim, f"excludes {shown}"),),
-                remedy=f"Name a release of {other.name} that is {shown}, or another release of {package.name}.",
+                also=((other.claim, f"excludes {text}"),),
+                remedy=f"Name a release of {other.name} that is {text}, or another release of {package.name}.",
                 severity=None if is_error else Severity.WARNING,
                 confidence=None if is_error else Confidence.MEDIUM,
             )
         if conflicts:
             continue
-        open_claims = [
+        unresolved_needs = [
             c for c in unresolved if (m := _NAME_AND_SPECIFIER.match(c.spelling)) is not None and m["name"] in needs
         ]
-        if open_claims:
-            yield unknown(f"{package.name} {release}", f"{quoted(open_claims[0])} is unknown", at=open_claims[0])
+        if unresolved_needs:
+            yield unknown(
+                f"{package.name} {release}", f"{quoted(unresolved_needs[0])} is unknown", at=unresolved_needs[0]
+            )
         else:
             yield passed(f"{package.name} {release}")
 
 
-def _is_listed(job: Job, package: _NamedPackage) -> bool:
-    """Return whether the package is named by a list that nothing in the job installs from."""
-    read = {reference.target for reference in job.references if reference.role == "requirements"}
-    return package.claim.source == "requirements" and package.claim.span.path not in read
+def _is_only_listed(job: Job, package: _NamedPackage) -> bool:
+    """Return whether the package is in a requirements file that no command of the job installs."""
+    installed_files = {reference.target for reference in job.references if reference.role == "requirements"}
+    return package.claim.source == "requirements" and package.claim.span.path not in installed_files
 
 
-def _is_of_a_day(package: _NamedPackage) -> bool:
+def _is_development_build(package: _NamedPackage) -> bool:
     return package.release is not None and package.release.is_devrelease
 
 
 def _for_minor(needed: str, name: str, version: str, package: str) -> str:
-    """What any patch of a minor version requires, where its newest one requires `needed`: as the minor before."""
+    """Return what any patch release of a minor version requires, if its newest patch requires `needed`.
+
+    The lower bounds are those of the minor version before it, because an earlier patch may have had them.
+    """
     rows = [row["version"] for row in table("requirements").get(package, ())]
     older = table("requirements")[package][rows.index(version) + 1 :][:1]
-    before = [required for row in older if (required := row.get("requires", {}).get(name))]
-    rest = [part for part in needed.split(",") if part not in _lower_bounds(needed).split(",")]
-    return ",".join((*(_lower_bounds(each) for each in before), *rest)) if before else needed
+    older_needs = [required for row in older if (required := row.get("requires", {}).get(name))]
+    other_parts = [part for part in needed.split(",") if part not in _lower_bounds(needed).split(",")]
+    return ",".join((*(_lower_bounds(each) for each in older_needs), *other_parts)) if older_needs else needed
 
 
 def _lower_bounds(needed: str) -> str:
@@ -633,38 +654,40 @@ _RELEASED_WITH_TORCH = frozenset(("torchvision", "torchaudio", "torchtext", "tor
 def _is_excluded(
     job: Job, package: _NamedPackage, other: _NamedPackage, needed: str, named: list[_NamedPackage], *, exact: bool
 ) -> bool:
-    """Return whether this place, and every other that names the package, excludes a release that another package
-    requires.
-    """
+    """Return whether this place, and every other place that names the package, excludes the required releases."""
     if not exact and "==" in needed and package.name not in _RELEASED_WITH_TORCH:
-        # What another patch pins says nothing of this one.
+        # The pin of another patch release need not apply to this release.
         return False
     if not exact:
-        # Another patch of the release may pin another patch.
+        # A different patch release may pin a different patch release.
         needed = _PATCH.sub(r"==\1.*", needed)
     if not _excludes(needed, other):
         return False
-    # Groups of extras, several images, a later command: each may name its own release.
-    same = [each for each in named if each.name == other.name]
-    return _installed_together(job, package.claim, other.claim) or all(_excludes(needed, each) for each in same)
+    # Each group of extras, each image and each later command may name its own release.
+    same_name = [each for each in named if each.name == other.name]
+    return _installed_together(job, package.claim, other.claim) or all(_excludes(needed, each) for each in same_name)
 
 
-def _installed_together(job: Job, one: Claim, other: Claim) -> bool:
-    """Return whether one installer decides about both: they are in one requirements file, or in one command."""
-    if one.span.path != other.span.path:
+def _installed_together(job: Job, first: Claim, second: Claim) -> bool:
+    """Return whether one installation resolves both claims: they are in one requirements file or one command."""
+    if first.span.path != second.span.path:
         return False
-    if one.source == other.source == "requirements":
-        return not one.span.path.endswith((".yml", ".yaml"))
+    if first.source == second.source == "requirements":
+        return not first.span.path.endswith((".yml", ".yaml"))
     return any(
-        _contains_span(command.span, one.span) and _contains_span(command.span, other.span)
+        _contains_span(command.span, first.span) and _contains_span(command.span, second.span)
         for command in job.about("installing_line")
         if not any("--no-deps" in words for words in command.alternatives if isinstance(words, tuple))
     )
 
 
 def _contains_span(outer: Span, inner: Span) -> bool:
-    starts = (outer.path, outer.line, outer.column) <= (inner.path, inner.line, inner.column)
-    return starts and (inner.path, inner.end_line, inner.end_column) <= (outer.path, outer.end_line, outer.end_column)
+    starts_inside = (outer.path, outer.line, outer.column) <= (inner.path, inner.line, inner.column)
+    return starts_inside and (inner.path, inner.end_line, inner.end_column) <= (
+        outer.path,
+        outer.end_line,
+        outer.end_column,
+    )
 
 
 def _named_packages(claim: Claim) -> Iterator[_NamedPackage]:
@@ -679,7 +702,7 @@ def _named_packages(claim: Claim) -> Iterator[_NamedPackage]:
                 continue
 
 
-#: The last release of each minor version of Python, or a later one.
+#: A version that is at least the last release, for each minor version of Python.
 _PYTHONS = [f"3.{minor}.99" for minor in range(5, 20)]
 
 
@@ -687,32 +710,32 @@ def _excludes(needed: str, other: _NamedPackage) -> bool:
     """Return whether a place allows none of the required releases."""
     from packaging.specifiers import SpecifierSet
 
-    wanted = SpecifierSet(needed)
+    required = SpecifierSet(needed)
     if other.release is not None:
-        return not wanted.contains(other.release, prereleases=True)
-    known = [row["version"] for row in table("requirements").get(other.name, ())]
+        return not required.contains(other.release, prereleases=True)
+    releases = [row["version"] for row in table("requirements").get(other.name, ())]
     if other.name == "python":
-        known = _PYTHONS
-    # Of a minor version the table has the newest release only; the bounds of what is required, and of what is allowed
-    # (`==3.10.0.*`), may name others.
-    named = [item.version.removesuffix(".*") for item in (*wanted, *other.specifier)]
-    return bool(known) and not any(
-        wanted.contains(version) and other.specifier.contains(version) for version in (*known, *named)
+        releases = _PYTHONS
+    # The table has only the newest release of each minor version. The bounds of the required and the allowed releases
+    # (`==3.10.0.*`) may name other releases.
+    bounds = [item.version.removesuffix(".*") for item in (*required, *other.specifier)]
+    return bool(releases) and not any(
+        required.contains(version) and other.specifier.contains(version) for version in (*releases, *bounds)
     )
 
 
 def _requirement_text(needed: str) -> str:
-    """Return the requirement without single excluded releases, unless it consists of them."""
+    """Return the requirement without single excluded releases (`!=`), unless it has no other parts."""
     return ",".join(part for part in reversed(needed.split(",")) if not part.startswith("!=")) or needed
 
 
 def _requirements_row(name: str, release: Version) -> dict[str, Any] | None:
-    """Return the requirements of a release, or of the newest one of its minor version; None if neither was read."""
+    """Return the table's row for a release, or for the newest release of its minor version; None if there is no row."""
     from packaging.version import Version
 
     rows = table("requirements").get(name, ())
-    exact = next((row for row in rows if Version(row["version"]) == release), None)
+    exact_row = next((row for row in rows if Version(row["version"]) == release), None)
     # Releases such as 0.0.18 have no minor version.
-    if exact is not None or release.release[:2] == (0, 0):
-        return exact
+    if exact_row is not None or release.release[:2] == (0, 0):
+        return exact_row
     return next((row for row in rows if Version(row["version"]).release[:2] == release.release[:2]), None)

@@ -37,7 +37,7 @@ from preflight_rules.launches import (
     ranks_started,
     roots,
 )
-from preflight_rules.rendezvous.arguments import groups, peers
+from preflight_rules.rendezvous.arguments import node_groups, paddle_peers
 from preflight_rules.sizes.memory import named_gpu
 
 _UNITS = {
@@ -49,7 +49,7 @@ _UNITS = {
 }
 _PLURALS = {"process": "processes"}
 #: Launchers that give each rank their own WORLD_SIZE, whatever the variable was before.
-_SETS_WORLD_SIZE = (AGENT_LAUNCHERS - {"paddle"}) | {"deepspeed"}
+_WORLD_SIZE_SETTERS = (AGENT_LAUNCHERS - {"paddle"}) | {"deepspeed"}
 _MEANINGS = {
     "nodes": "number of nodes",
     "tasks_per_node": "tasks per node",
@@ -94,12 +94,12 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
     requires = job.requiring(quantity, scope)
     if quantity == "tasks_per_node" and launch is not None and launch.launcher in AGENT_LAUNCHERS:
         return None  # SLU001 reports this.
-    if quantity == "world_size" and launch is not None and launch.launcher in _SETS_WORLD_SIZE:
-        given = {claim.span for claim in job.about("env.WORLD_SIZE", scope)}
-        overwritten = [claim for claim in requires if claim.span in given]
+    if quantity == "world_size" and launch is not None and launch.launcher in _WORLD_SIZE_SETTERS:
+        variable_spans = {claim.span for claim in job.about("env.WORLD_SIZE", scope)}
+        overwritten = [claim for claim in requires if claim.span in variable_spans]
         if overwritten and len(overwritten) == len(requires):
             return passed(subject)
-        requires = tuple(claim for claim in requires if claim.span not in given)
+        requires = tuple(claim for claim in requires if claim.span not in variable_spans)
     if not requires:
         return None
     sets: tuple[Claim, ...] = job.setting(quantity, scope)
@@ -107,40 +107,40 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
         return None  # SLU003 reports this.
     if quantity == "nodes" and launch is not None and _are_agents(job, launch, requires):
         return passed(subject)
-    others = _other_objects(job, launch, sets) if quantity == "nodes" else ()
-    if others is None:
+    other_counts = _other_objects(job, launch, sets) if quantity == "nodes" else ()
+    if other_counts is None:
         return unknown(subject, f"{_MEANINGS[quantity]}: other nodes of the group are started elsewhere", at=sets[0])
-    if any((claim.span.path, claim.span.line) < (sets[0].span.path, sets[0].span.line) for claim in others):
+    if any((claim.span.path, claim.span.line) < (sets[0].span.path, sets[0].span.line) for claim in other_counts):
         return None  # Judged at the first object.
-    value_claims = roots((*sets, *others))
+    value_claims = roots((*sets, *other_counts))
     if quantity == "world_size" and not sets:
         _, value_claims = ranks_started(job, scope)
-    undecided_verdict = why_unresolved((*value_claims, *requires), launch)
-    if undecided_verdict is not None:
-        claim, why = undecided_verdict
+    unresolved = why_unresolved((*value_claims, *requires), launch)
+    if unresolved is not None:
+        claim, why = unresolved
         return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(claim)} is unknown: {why}", at=claim)
     if not value_claims:
         return _conflicting_requirements(quantity, subject, requires)
-    if others:
-        started: tuple[int, ...] = (sum(_numbers_of((*sets, *others))),)
+    if other_counts:
+        started: tuple[int, ...] = (sum(_numbers_of((*sets, *other_counts))),)
     else:
         started = numbers(ranks_started(job, scope)[0]) if not sets else _numbers_of(sets)
     for required in requires:
         wanted = numbers(required.value)
         if started and wanted and not set(started) & set(wanted):
-            of_tasks = quantity == "world_size" and all(claim.source in SCHEDULERS for claim in value_claims)
-            if of_tasks and max(wanted) > max(started) and _may_start_ranks(job, launch):
+            counts_tasks = quantity == "world_size" and all(claim.source in SCHEDULERS for claim in value_claims)
+            if counts_tasks and max(wanted) > max(started) and _may_start_ranks(job, launch):
                 return unknown(subject, "world size: the program was not read and may start more ranks", at=required)
             return _contradiction(quantity, subject, launch, started, value_claims, required)
     return passed(subject)
 
 
 def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
-    """Return whether srun starts one agent per task, and as many agents as each expects nodes."""
-    stated = [job_value(job.setting(name, launch.scope)) for name in ("nodes", "tasks_per_node")]
-    agents = numbers(lift(lambda nodes, tasks: int(nodes) * int(tasks), *stated))
-    numbered = launch.launcher in ("torchrun", "torch.distributed.launch") and "srun" in launch.wrappers
-    return numbered and len(agents) == 1 and all(numbers(claim.value) == agents for claim in requires)
+    """Return whether srun starts one agent per task, and the number of agents equals the nodes that each expects."""
+    counts = [job_value(job.setting(name, launch.scope)) for name in ("nodes", "tasks_per_node")]
+    agents = numbers(lift(lambda nodes, tasks: int(nodes) * int(tasks), *counts))
+    is_torchrun_under_srun = launch.launcher in ("torchrun", "torch.distributed.launch") and "srun" in launch.wrappers
+    return is_torchrun_under_srun and len(agents) == 1 and all(numbers(claim.value) == agents for claim in requires)
 
 
 def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
@@ -154,36 +154,37 @@ def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
 def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tuple[Claim, ...] | None:
     """Return the pod counts of other Kubernetes objects that start nodes of the same group; None if they are unknown.
 
-    One object may hold the master's pod and another the workers': their launch lines name one master. A launch line
-    with its own node rank is one node of a group.
+    One object may contain the master's pod and another object the workers' pods: their launch lines name one master. A
+    launch line with its own node rank is one node of a group.
     """
     if launch is None or len(sets) != 1 or sets[0].source != "kubernetes" or sets[0].spelling.startswith("numNodes"):
         # A TrainJob starts all nodes of its group.
         return ()
     master = texts(job_value(job.setting("master_addr", launch.scope)))
-    found: list[Claim] = []
+    pod_counts: list[Claim] = []
     for other in job.launches:
-        alike = other.launcher == launch.launcher and other is not launch
-        if not master or not alike or texts(job_value(job.setting("master_addr", other.scope))) != master:
+        is_same_launcher = other.launcher == launch.launcher and other is not launch
+        if not master or not is_same_launcher or texts(job_value(job.setting("master_addr", other.scope))) != master:
             continue
         pods = [claim for claim in job.setting("nodes", other.scope) if claim.source == "kubernetes"]
         if not pods:
             return None
         # The pods of all roles of one object are counted together.
-        same = " + " in sets[0].spelling and {(claim.span.path, claim.spelling) for claim in pods} == {
+        is_same_object = " + " in sets[0].spelling and {(claim.span.path, claim.spelling) for claim in pods} == {
             (sets[0].span.path, sets[0].spelling)
         }
-        found += [claim for claim in pods if claim.span != sets[0].span and not same]
-    if not found and len(master) == 1 and not _has_master(job, launch, host_of(master[0])):
+        pod_counts += [claim for claim in pods if claim.span != sets[0].span and not is_same_object]
+    if not pod_counts and len(master) == 1 and not _has_master(job, launch, host_of(master[0])):
         return None
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
-    if not found and numbers(job_value(ranks)) and _numbers_of(sets) == (1,):
+    if not pod_counts and numbers(job_value(ranks)) and _numbers_of(sets) == (1,):
         return None
-    return distinct(found)
+    return distinct(pod_counts)
 
 
 def _has_master(job: Job, launch: Launch, master: str) -> bool:
-    """Return whether the master may be a pod of the launch line's object; any service may lead to one."""
+    """Return whether the master may be a pod of the launch line's object. The name of a service may refer to any"
+    " pod."""
     if not re.match(r"[^.]+-\d+(?:\.|$)", master):
         return True
     for workload in workloads(job):
@@ -201,14 +202,14 @@ def _conflicting_requirements(quantity: str, subject: str, requires: tuple[Claim
         for second in requires:
             if first.source >= second.source:
                 continue
-            count, other = numbers(first.value), numbers(second.value)
-            if count and other and not set(count) & set(other):
+            count, other_count = numbers(first.value), numbers(second.value)
+            if count and other_count and not set(count) & set(other_count):
                 return failed(
                     subject,
                     f"{quoted(first)} needs the {_MEANINGS[quantity]} to be {joined(count)}, but {placed(second)}"
-                    f" needs {joined(other)}: no launch can satisfy both.",
+                    f" needs {joined(other_count)}: no launch can satisfy both.",
                     at=first,
-                    also=((second, f"needs {joined(other)}"),),
+                    also=((second, f"needs {joined(other_count)}"),),
                     remedy=f"Make {editable(first)} and {editable(second)} give the same number.",
                 )
     return None
@@ -225,10 +226,10 @@ def _contradiction(
     wanted = numbers(required.value)
     unit = _UNITS[quantity]
     units = _PLURALS.get(unit, unit + "s")
-    spelled = " and ".join(f"{placed(claim)}" for claim in sets)
+    places = " and ".join(f"{placed(claim)}" for claim in sets)
     verb = "gives" if len(sets) == 1 else "give"
     amount = counted(wanted[0], unit, units) if len(wanted) == 1 else f"{joined(wanted)} {units}"
-    message = f"{quoted(required)} expects {amount}, but {spelled} {verb} {joined(started)}. "
+    message = f"{quoted(required)} expects {amount}, but {places} {verb} {joined(started)}. "
     message += _consequence(quantity, started, wanted, launch)
     return failed(
         subject,
@@ -242,7 +243,7 @@ def _contradiction(
 
 
 def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Return the rendezvous claims where ranks wait for ranks that are never started."""
+    """Return "rendezvous" if ranks wait there for ranks that are never started; otherwise an empty text."""
     too_few = len(started) == len(wanted) == 1 and wanted[0] > started[0]
     return "rendezvous" if too_few and quantity in ("nodes", "world_size") else ""
 
@@ -331,14 +332,14 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
 
 
 def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
-    """Compare the processes of mpirun with the slots of its hostfile, unless it may oversubscribe."""
+    """Return the verdict on mpirun's processes and the slots of its hostfile; None if mpirun may oversubscribe."""
     tasks = job.setting("tasks", launch.scope)
     slots = [c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)]
     starter = next((name for name in ("mpirun", "horovodrun") if name in launch.wrappers), None)
-    allowed = job.setting("oversubscribe", launch.scope) or texts(
+    may_oversubscribe = job.setting("oversubscribe", launch.scope) or texts(
         job_value(job.setting("mpi_implementation", launch.scope))
     ) == ("mpich",)
-    if starter is None or not tasks or not slots or allowed:
+    if starter is None or not tasks or not slots or may_oversubscribe:
         return None
     hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
     if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
@@ -354,37 +355,43 @@ def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
         if starter == "mpirun"
         else "horovodrun stops with 'Requested more processes than there are available slots'"
     )
-    listed = slots[0].span == slots[-1].span and len(slots) > 1
-    place = quoted(slots[0]) if listed or slots[0].source != "hostfile" else slots[0].span.path
+    is_one_list = slots[0].span == slots[-1].span and len(slots) > 1
+    slots_text = quoted(slots[0]) if is_one_list or slots[0].source != "hostfile" else slots[0].span.path
     return failed(
         launch.id,
-        f"{quoted(tasks[0])} requests {counted(min(requested), 'process', 'processes')}, but {place} has"
+        f"{quoted(tasks[0])} requests {counted(min(requested), 'process', 'processes')}, but {slots_text} has"
         f" {counted(available, 'slot')}: {stops}.",
         at=tasks[0],
-        also=tuple((c, "slots") for c in (slots[:1] if listed else slots[:8])),
-        remedy=f"Request at most {available} processes, or raise the slots in {place}.",
+        also=tuple((c, "slots") for c in (slots[:1] if is_one_list else slots[:8])),
+        remedy=f"Request at most {available} processes, or raise the slots in {slots_text}.",
     )
 
 
 def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
-    """Compare the processes of mpirun without a host list with the slots in the header of the batch script."""
+    """Return the verdict on the processes of mpirun without a host list and the slots in the batch script's header."""
     tasks, slots = job.setting("tasks", launch.scope), job.about("batch_slots", launch.scope)
-    own = [claim for claim in tasks if claim.source == "mpirun"]
-    allowed = job.setting("oversubscribe", launch.scope) or job.setting("mpi_implementation", launch.scope)
-    if launch.wrappers[:1] != ("mpirun",) or not own or not slots or allowed or job.setting("hosts", launch.scope):
+    own_tasks = [claim for claim in tasks if claim.source == "mpirun"]
+    may_oversubscribe = job.setting("oversubscribe", launch.scope) or job.setting("mpi_implementation", launch.scope)
+    if (
+        launch.wrappers[:1] != ("mpirun",)
+        or not own_tasks
+        or not slots
+        or may_oversubscribe
+        or job.setting("hosts", launch.scope)
+    ):
         return None
     if slots[0].span.path != launch.span.path:
         return None
-    requested, available = numbers(job_value(own)), numbers(slots[0].value)
-    if undecided_verdict := undecided(launch.id, (*own, slots[0]), launch):
+    requested, available = numbers(job_value(own_tasks)), numbers(slots[0].value)
+    if undecided_verdict := undecided(launch.id, (*own_tasks, slots[0]), launch):
         return undecided_verdict
     if not requested or not available or min(requested) <= max(available):
         return passed(launch.id)
     return failed(
         launch.id,
-        f"{quoted(own[0])} requests {counted(min(requested), 'process', 'processes')}, but {placed(slots[0])}"
+        f"{quoted(own_tasks[0])} requests {counted(min(requested), 'process', 'processes')}, but {placed(slots[0])}"
         f" provides {max(available)}: Open MPI stops with 'not enough slots available', other MPIs share cores.",
-        at=own[0],
+        at=own_tasks[0],
         also=((slots[0], f"room for {max(available)}"),),
         remedy=f"Request at most {max(available)} processes, or request more in the header.",
         severity=Severity.WARNING,
@@ -395,25 +402,21 @@ def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
 def _bound_verdict(quantity: str, subject: str, claim: Claim, bound: Claim) -> Verdict | None:
     if claim.span == bound.span:
         return None
-    undecided_verdict = why_unresolved((claim, bound))
-    if undecided_verdict is not None:
-        return unknown(
-            subject,
-            f"{_MEANINGS[quantity]}: {quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}",
-            at=claim,
-        )
-    requested, most = numbers(claim.value), numbers(bound.value)
-    if not requested or not most or min(requested) <= max(most):
+    unresolved = why_unresolved((claim, bound))
+    if unresolved is not None:
+        return unknown(subject, f"{_MEANINGS[quantity]}: {quoted(unresolved[0])} is unknown: {unresolved[1]}", at=claim)
+    requested, limit = numbers(claim.value), numbers(bound.value)
+    if not requested or not limit or min(requested) <= max(limit):
         return passed(subject)
     unit = _UNITS[quantity]
     units = _PLURALS.get(unit, unit + "s")
     return failed(
         subject,
         f"{quoted(claim)} requests {counted(min(requested), unit, units)}, but {placed(bound)} has room for only"
-        f" {max(most)}: {min(requested) - max(most)} too few.",
+        f" {max(limit)}: {min(requested) - max(limit)} too few.",
         at=claim,
-        also=((bound, f"at most {max(most)}"),),
-        remedy=f"Request at most {max(most)}, or extend {bound.span.path} to {counted(min(requested), unit, units)}.",
+        also=((bound, f"at most {max(limit)}"),),
+        remedy=f"Request at most {max(limit)}, or extend {bound.span.path} to {counted(min(requested), unit, units)}.",
     )
 
 
@@ -437,22 +440,24 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
 
     Fix: Start the same number of processes on every node, or train on the equal nodes only.
 
-    Known limits: torchrun itself can run nodes of different size; a job that is made for it can ignore this rule.
+    Known limits: torchrun itself can run nodes of different size; a job that is designed for this can ignore the rule.
     """
-    # Each node of a list of addresses numbers the ranks of all by its own number of processes.
-    listed = (group for group in peers(job) if job.setting("hosts", group[0].scope))
-    for group in (*groups(job), *listed):
-        stated = [(launch, job.value_claims("processes_per_node", launch.scope)) for launch in group]
-        stated = [(launch, claims) for launch, claims in stated if claims]
-        if len(stated) < 2:
+    # With a list of addresses, each node numbers the ranks of all nodes by its own number of processes.
+    listed_groups = (group for group in paddle_peers(job) if job.setting("hosts", group[0].scope))
+    for group in (*node_groups(job), *listed_groups):
+        counts = [(launch, job.value_claims("processes_per_node", launch.scope)) for launch in group]
+        counts = [(launch, claims) for launch, claims in counts if claims]
+        if len(counts) < 2:
             continue
         subject = join_some([launch.id for launch in group], 1)
-        if undecided_verdict := undecided(subject, [claim for _, claims in stated for claim in claims]):
+        if undecided_verdict := undecided(subject, [claim for _, claims in counts for claim in claims]):
             yield undecided_verdict
             continue
-        first = stated[0][1][0]
-        ours = set(numbers(job_value(stated[0][1])))
-        other = next((c[0] for _, c in stated[1:] if ours and not ours & set(numbers(job_value(c)))), None)
+        first = counts[0][1][0]
+        first_counts = set(numbers(job_value(counts[0][1])))
+        other = next(
+            (c[0] for _, c in counts[1:] if first_counts and not first_counts & set(numbers(job_value(c)))), None
+        )
         if other is None:
             yield passed(subject)
         else:
@@ -473,7 +478,7 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
 
 
 def _judge_slots(launch: Launch, slots: Sequence[Claim]) -> Verdict:
-    """Judge whether the hosts of one launch have equal numbers of ranks."""
+    """Return the verdict on whether the hosts of one launch have equal numbers of slots."""
     other = next((claim for claim in slots if not set(claim.alternatives) & set(slots[0].alternatives)), None)
     if other is None:
         return passed(launch.id)
@@ -496,7 +501,7 @@ _GPU_BACKENDS = frozenset({"nccl", "cpu:gloo,cuda:nccl"})
 
 
 def processes(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """Return the claims that give the number of ranks on each node."""
+    """Return the claims about the number of ranks on each node."""
     if launch.launcher == "srun":
         return job.setting("tasks_per_node", launch.scope)
     return job.setting("processes_per_node", launch.scope)
@@ -508,16 +513,20 @@ def _several_text(values: Sequence[Plain], singular: str, many: str = "") -> str
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """Return the GPUs of each node with their claims: the visible ones, unless fewer are granted."""
+    """Return the number of visible GPUs on each node, or of granted GPUs if these are fewer, and the claims about"
+    " it."""
     visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
     if not visible:
         return (job_value(granted), granted) if granted else None
-    shown, given = lift(_count, job_value(visible)), numbers(job_value(granted)) if granted else ()
-    fewer = given and max(given) < min(numbers(shown), default=0)
-    return (job_value(granted), granted) if fewer else (shown, visible)
+    visible_count, granted_counts = (
+        lift(_device_count, job_value(visible)),
+        numbers(job_value(granted)) if granted else (),
+    )
+    are_fewer_granted = granted_counts and max(granted_counts) < min(numbers(visible_count), default=0)
+    return (job_value(granted), granted) if are_fewer_granted else (visible_count, visible)
 
 
-def _count(item: object) -> int:
+def _device_count(item: object) -> int:
     return len([part for part in str(item).split(",") if part.strip() and part.strip() != "-1"])
 
 
@@ -531,13 +540,13 @@ def counts_one_machine(total: int, machines: int, devices: int) -> bool:
 def _runs_on_cpu(job: Job, launch: Launch) -> bool:
     """Return whether the ranks use gloo or MPI and so need no GPU each."""
     claims = job.setting("backend", launch.scope)
-    found = {text.lower() for claim in claims for text in texts(claim.value)}
-    return bool(found) and not found & _GPU_BACKENDS
+    backends = {text.lower() for claim in claims for text in texts(claim.value)}
+    return bool(backends) and not backends & _GPU_BACKENDS
 
 
 #: Programs that give each rank several GPUs by themselves where there are more GPUs than ranks (ms-swift,
 #: swift/utils/torch_utils.py, get_default_device_map).
-_SPREADING = ("swift/cli/",)
+_SPREADING_PROGRAMS = ("swift/cli/",)
 
 
 @rule(
@@ -564,26 +573,27 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
     reported.
     """
     for launch in job.launches:
-        given, gpu_counts = processes(job, launch), gpus(job, launch)
-        if not given or gpu_counts is None or _runs_on_cpu(job, launch):
+        rank_claims, gpu_counts = processes(job, launch), gpus(job, launch)
+        if not rank_claims or gpu_counts is None or _runs_on_cpu(job, launch):
             continue
-        value, because = gpu_counts
-        if undecided_verdict := undecided(launch.id, (*given, *because), launch):
+        value, gpu_claims = gpu_counts
+        if undecided_verdict := undecided(launch.id, (*rank_claims, *gpu_claims), launch):
             yield undecided_verdict
             continue
-        ranks, devices = numbers(job_value(given)), numbers(value)
+        ranks, devices = numbers(job_value(rank_claims)), numbers(value)
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
             severity = _severity_of_gpus(job, launch)
             if launch.launcher == "srun" and severity is not None and not job.about("communicates", launch.scope):
-                yield unknown(launch.id, "no file shows that each process needs its own GPU", at=given[0])
+                yield unknown(launch.id, "no file shows that each process needs its own GPU", at=rank_claims[0])
                 continue
             missing = min(ranks) - max(devices)
             yield failed(
                 launch.id,
-                f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+                f"{quoted(rank_claims[0])} starts {_several_text(ranks, 'rank')} on each node, but"
+                f" {placed(gpu_claims[0])}"
                 f" provides {_several_text(devices, 'GPU')} there: {_several_text((missing,), 'rank')} will find none.",
-                at=given[0],
-                also=((because[0], _several_text(devices, "GPU")),),
+                at=rank_claims[0],
+                also=((gpu_claims[0], _several_text(devices, "GPU")),),
                 remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
                 f" {_several_text(ranks, 'GPU')}.",
                 severity=severity,
@@ -593,8 +603,8 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
 
 
 def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
-    by_default = any(c.strength is Strength.DEFAULT for c in job.requiring("nodes", launch.scope))
-    if launch.launcher == "accelerate" and by_default:
+    is_default = any(c.strength is Strength.DEFAULT for c in job.requiring("nodes", launch.scope))
+    if launch.launcher == "accelerate" and is_default:
         # A configuration in the user's cache may give more machines.
         return Severity.WARNING
     if launch.launcher in ("torchrun", "torch.distributed.launch", "accelerate", "paddle"):
@@ -631,31 +641,31 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
         yield not_applicable(job.name, "several launches may share the GPUs of a node")
         return
     launch = job.launches[0]
-    given, gpu_counts = processes(job, launch), gpus(job, launch)
-    is_explicit = bool(given) and all(c.strength > Strength.DEFAULT for c in given)
+    rank_claims, gpu_counts = processes(job, launch), gpus(job, launch)
+    is_explicit = bool(rank_claims) and all(c.strength > Strength.DEFAULT for c in rank_claims)
     if not is_explicit or gpu_counts is None or launch.launcher == "srun":
         yield not_applicable(launch.id, "the number of processes or GPUs of a node is not given")
         return
     if any(str(word or "").lstrip("-").startswith("device_map") for word in launch.arguments):
         yield not_applicable(launch.id, "a device map spreads each rank over several GPUs")
         return
-    if launch.program.startswith(_SPREADING):
+    if launch.program.startswith(_SPREADING_PROGRAMS):
         yield not_applicable(launch.id, "ms-swift spreads each rank over the GPUs of its share")
         return
-    value, because = gpu_counts
-    started = job.setting("tasks_per_node", launch.scope)
-    if undecided_verdict := undecided(launch.id, (*given, *started, *because), launch):
+    value, gpu_claims = gpu_counts
+    task_claims = job.setting("tasks_per_node", launch.scope)
+    if undecided_verdict := undecided(launch.id, (*rank_claims, *task_claims, *gpu_claims), launch):
         yield undecided_verdict
         return
-    tasks = max(numbers(job_value(started)), default=1)
-    ranks, devices = tuple(tasks * each for each in numbers(job_value(given))), numbers(value)
+    tasks = max(numbers(job_value(task_claims)), default=1)
+    ranks, devices = tuple(tasks * count for count in numbers(job_value(rank_claims))), numbers(value)
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
         yield failed(
             launch.id,
-            f"{quoted(given[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(because[0])}"
+            f"{quoted(rank_claims[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(gpu_claims[0])}"
             f" provides {_several_text(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
-            at=given[0],
-            also=((because[0], _several_text(devices, "GPU")),),
+            at=rank_claims[0],
+            also=((gpu_claims[0], _several_text(devices, "GPU")),),
             remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
             f" {_several_text(ranks, 'GPU')}.",
         )
@@ -734,24 +744,24 @@ def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
 
 
 def _judge_parts(job: Job) -> Iterator[Verdict]:
-    """Judge the GPU models of the parts of a heterogeneous Slurm job."""
+    """Yield the verdict on the GPU models of the parts of a heterogeneous Slurm job."""
     parts = job.about("component_gpu_type")
     if len(parts) > 1 and not _has_servers(job):
         yield _judge_models(parts[0].span.path, parts)
 
 
 def _judge_constraints(job: Job) -> Iterator[Verdict]:
-    """Judge constraints and types that leave the GPU model open, over several nodes."""
-    seen: set[Claim] = set()
+    """Yield the verdicts on constraints and types that allow several GPU models on several nodes."""
+    seen_claims: set[Claim] = set()
     for launch in job.launches:
         nodes, _ = nodes_spanned(job, launch)
         for claim in job.setting("gpu_type", launch.scope):
-            if claim.source != "slurm" or claim in seen or _has_servers(job):
+            if claim.source != "slurm" or claim in seen_claims or _has_servers(job):
                 continue
-            seen.add(claim)
-            found = {model for text in texts(claim.value) if "[" not in text for model in _models_in(text)}
-            open_text = any(_ALTERNATIVE_SEPARATOR in text for text in texts(claim.value))
-            if len(found) < 2 or not open_text:
+            seen_claims.add(claim)
+            models = {model for text in texts(claim.value) if "[" not in text for model in _models_in(text)}
+            is_open = any(_ALTERNATIVE_SEPARATOR in text for text in texts(claim.value))
+            if len(models) < 2 or not is_open:
                 yield passed(launch.id)
             elif isinstance(nodes, Unresolved):
                 yield unknown(
@@ -760,7 +770,7 @@ def _judge_constraints(job: Job) -> Iterator[Verdict]:
             elif certainly_several(nodes):
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have {joined(sorted(found))}: "
+                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have {joined(sorted(models))}: "
                     f"every step waits for the slower ones.",
                     at=claim,
                     remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same model.",
@@ -768,36 +778,36 @@ def _judge_constraints(job: Job) -> Iterator[Verdict]:
 
 
 def _judge_pods(job: Job) -> Iterator[Verdict]:
-    """Judge the node selectors and affinities of the roles that train."""
+    """Yield the verdicts on the node selectors and affinities of the roles that train."""
     for workload in workloads(job):
         trainers = workload.trainers
-        servers = any(role.name.lower() in ("ps", "server") for role in workload.roles)
+        has_servers = any(role.name.lower() in ("ps", "server") for role in workload.roles)
         claims = [
             claim
             for role in trainers
             for quantity in ("node_label", "gpu_type")
-            for claim in role.in_force(quantity)
+            for claim in role.setting(quantity)
             if _named_models(claim)
         ]
-        if servers or not claims or not certainly_several(workload.pods(trainers)):
+        if has_servers or not claims or not certainly_several(workload.pods(trainers)):
             continue
         yield _judge_models(workload.id, claims)
 
 
 def _judge_models(subject: str, claims: Sequence[Claim]) -> Verdict:
-    """Judge whether claims about parts of one job name one model."""
+    """Return the verdict on whether claims about parts of one job name one model."""
     first = claims[0]
     for claim in claims:
-        alone = _named_models(claim)
-        if len(alone) > 1:
+        models = _named_models(claim)
+        if len(models) > 1:
             return failed(
                 subject,
-                f"{quoted(claim)} allows {joined(sorted(alone))} for the pods or nodes of one job: every step waits for"
-                " the slower ones.",
+                f"{quoted(claim)} allows {joined(sorted(models))} for the pods or nodes of one job: every step waits"
+                " for the slower ones.",
                 at=claim,
                 remedy="Name one model.",
             )
-        if alone and _named_models(first) and alone != _named_models(first):
+        if models and _named_models(first) and models != _named_models(first):
             return failed(
                 subject,
                 f"{placed(first)} and {placed(claim)} give the ranks of one job GPUs of different models: every step"
@@ -857,14 +867,14 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
 
     Known limits: A script that gives each child process its own instance is reported too.
     """
-    seen: set[str] = set()
+    seen_spellings: set[str] = set()
     for subject, scope, launch in subjects(job):
         for claim in (c for name in _VISIBLE_DEVICES for c in job.setting(f"env.{name}", scope)):
             values = texts(claim.value)
             counts = [len(_INSTANCE.findall(text.replace(",", " "))) for text in values]
-            if not any(counts) or claim.spelling in seen:
+            if not any(counts) or claim.spelling in seen_spellings:
                 continue
-            seen.add(claim.spelling)
+            seen_spellings.add(claim.spelling)
             verdict = undecided(subject, (claim,), launch)
             if verdict is None and min(counts) > 1:
                 verdict = failed(
@@ -876,26 +886,26 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
                     remedy="Make one instance visible to each process, or use whole GPUs.",
                 )
             yield verdict or passed(subject)
-        kinds = job.setting("gpu_type", scope)
+        types = job.setting("gpu_type", scope)
         if (
             launch is None
-            or not kinds
-            or not all(_PROFILE.fullmatch(t) for c in kinds for t in texts(c.value) or ("",))
+            or not types
+            or not all(_PROFILE.fullmatch(t) for c in types for t in texts(c.value) or ("",))
         ):
             continue
-        ranks, granted = processes(job, launch), job.setting("gpus_per_node", scope)
-        verdict = undecided(subject, (*kinds, *ranks, *granted), launch)
+        ranks, gpu_counts = processes(job, launch), job.setting("gpus_per_node", scope)
+        verdict = undecided(subject, (*types, *ranks, *gpu_counts), launch)
         if (
             verdict is None
             and launch.launcher != "srun"
             and certainly_several(job_value(ranks))
-            and certainly_several(job_value(granted))
+            and certainly_several(job_value(gpu_counts))
         ):
             verdict = failed(
                 subject,
-                f"{quoted(kinds[0])} requests MIG instances, and {quoted(ranks[0])} starts "
+                f"{quoted(types[0])} requests MIG instances, and {quoted(ranks[0])} starts "
                 f"{numbers(job_value(ranks))[0]} ranks that share their list: each enumerates only the first.",
-                at=kinds[0],
+                at=types[0],
                 also=((ranks[0], "ranks"),),
                 remedy="Request whole GPUs, or start one process for each instance with its own CUDA_VISIBLE_DEVICES.",
             )

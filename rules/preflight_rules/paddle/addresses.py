@@ -1,6 +1,4 @@
-"""Addresses and variables by which Paddle's processes find each other, and its FLAGS_: memory fractions, RPC deadlines
-and ignored settings.
-"""
+"""Addresses and variables by which Paddle's processes find each other, and settings in Paddle's FLAGS_ variables."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _ROLE_VARIABLES_NEEDED = {
         ("PADDLE_TRAINER_ID",),
     ),
 }
-#: With fewer of them set in the script, the cluster may set the others.
+#: Least number of variables that a script sets itself; with fewer, the cluster may set the others.
 _MIN_SET_BY_SCRIPT = 2
 
 
@@ -56,16 +54,17 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Without `--host` the launcher resolves the node's own host name, which is known only on the node.
     """
-    own, nodes = question.of
-    listed = {
+    address_claims, nodes = question.of
+    node_hosts = {
         str(host) for claim in nodes for value in claim.alternatives if isinstance(value, tuple) for host in value
     }
-    found = {text.partition(":")[0] for claim in own for text in texts(claim.value)}
-    if found and len(listed) > 1 and not found & listed:
+    addresses = {text.partition(":")[0] for claim in address_claims for text in texts(claim.value)}
+    if addresses and len(node_hosts) > 1 and not addresses & node_hosts:
         return failed(
             question.subject,
-            f"{quoted(own[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find its own node.",
-            at=own[0],
+            f"{quoted(address_claims[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find"
+            " its own node.",
+            at=address_claims[0],
             also=((nodes[0], "the nodes"),),
             remedy="Write the node's address exactly as in the list, or add it to the list.",
         )
@@ -97,47 +96,50 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
-        needed = _ROLE_VARIABLES_NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
+        variable_groups = _ROLE_VARIABLES_NEEDED.get(next(iter(roles)), ()) if len(roles) == 1 else ()
         requests = [c for c in job.about("role_from_environment", launch.scope) if True in c.alternatives]
         if launch.launcher == "python" and requests and not roles and not _is_collective(job, launch.scope):
-            given = [claim for claim in job.environment(launch.scope) if claim.quantity in _FLEET_VARIABLES]
-            stated = [claim for claim in job.environment(launch.scope) if claim.quantity in _ROLE_VARIABLES]
-            if given and stated:
-                yield unknown(launch.id, f"{quoted(stated[0])} is known only to the caller", at=stated[0])
-            elif given and not requests[0].condition:
+            set_claims = [claim for claim in job.environment(launch.scope) if claim.quantity in _FLEET_COUNT_VARIABLES]
+            role_claims = [claim for claim in job.environment(launch.scope) if claim.quantity in _ROLE_VARIABLES]
+            if set_claims and role_claims:
+                yield unknown(launch.id, f"{quoted(role_claims[0])} is known only to the caller", at=role_claims[0])
+            elif set_claims and not requests[0].condition:
                 yield failed(
                     launch.id,
-                    f"fleet asks for TRAINING_ROLE, but only {quoted(given[0])} of its variables is set.",
+                    f"fleet needs TRAINING_ROLE, but only {quoted(set_claims[0])} of its variables is set.",
                     at=launch,
-                    also=((requests[0], "reads the variables"), (given[0], "set here")),
+                    also=((requests[0], "reads the variables"), (set_claims[0], "set here")),
                     remedy="Set TRAINING_ROLE=TRAINER or PSERVER, or start the job with fleetrun.",
                     severity=Severity.WARNING,
                 )
             continue
-        if launch.launcher != "python" or not needed or not requests or _is_collective(job, launch.scope):
+        if launch.launcher != "python" or not variable_groups or not requests or _is_collective(job, launch.scope):
             continue
         names = {c.quantity.removeprefix("env.") for c in job.environment(launch.scope)}
-        matches = sum(bool(names & set(entry)) for entry in needed)
-        missing = next((entry[0] for entry in needed if not names & set(entry)), None)
-        if missing is None:
+        set_count = sum(bool(names & set(group)) for group in variable_groups)
+        missing_name = next((group[0] for group in variable_groups if not names & set(group)), None)
+        if missing_name is None:
             yield passed(launch.id)
-        elif matches < _MIN_SET_BY_SCRIPT or requests[0].condition:
-            yield unknown(launch.id, f"the cluster may set {missing}", at=requests[0])
+        elif set_count < _MIN_SET_BY_SCRIPT or requests[0].condition:
+            yield unknown(launch.id, f"the cluster may set {missing_name}", at=requests[0])
         else:
             yield failed(
                 launch.id,
-                f"fleet needs {missing} for a {next(iter(roles))}, but only"
-                f" {', '.join(sorted(names & {name for entry in needed for name in entry}))} of its variables are set.",
+                f"fleet needs {missing_name} for a {next(iter(roles))}, but only"
+                f" {', '.join(sorted(names & {name for group in variable_groups for name in group}))} of its"
+                " variables are set.",
                 at=launch,
                 also=((requests[0], "reads the variables"),),
-                remedy=f"Set {missing}, or start the job with fleetrun.",
+                remedy=f"Set {missing_name}, or start the job with fleetrun.",
             )
 
 
 #: Variables of the role; a script may get the role from its caller.
 _ROLE_VARIABLES = ("env.TRAINING_ROLE", "env.PADDLE_TRAINING_ROLE")
 #: Variables that people set for a job of fleet.
-_FLEET_VARIABLES = frozenset(("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID"))
+_FLEET_COUNT_VARIABLES = frozenset(
+    ("env.PADDLE_TRAINERS_NUM", "env.PADDLE_PSERVERS_IP_PORT_LIST", "env.PADDLE_TRAINER_ID")
+)
 
 
 def _is_collective(job: Job, scope: Scope) -> bool:
@@ -153,8 +155,8 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
     What it checks: Every entry of PADDLE_PSERVERS_IP_PORT_LIST, PADDLE_TRAINER_ENDPOINTS and the transpiler's
     `pservers` has one host and a port from 1 to 65535, and entries are separated by commas.
 
-    Why it matters: The lists are split only at commas and colons. Other entries cannot be bound or dialled: servers do
-    not find themselves in the list, trainers retry until the deadline.
+    Why it matters: The lists are split only at commas and colons. No process can bind or connect to any other entry:
+    servers do not find themselves in the list, trainers retry until the deadline.
 
     Example: `PADDLE_PSERVERS_IP_PORT_LIST="10.0.0.1:6170;10.0.0.2:6170"`.
 
@@ -173,12 +175,12 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
 
 
 def _form_verdict(subject: str, claim: Claim) -> Verdict:
-    bad = next((entry for entry in endpoints((claim,)) if _entry_fault(entry)), None)
-    if bad is None:
+    faulty = next((entry for entry in endpoints((claim,)) if _entry_fault(entry)), None)
+    if faulty is None:
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(claim)}: `{bad}` {_entry_fault(bad)}; expected host:port.",
+        f"{quoted(claim)}: `{faulty}` {_entry_fault(faulty)}; expected host:port.",
         at=claim,
         remedy="Write `host:port,host:port`.",
     )
@@ -261,23 +263,23 @@ def link_local_address(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Two directly connected nodes may use such addresses on purpose.
     """
-    found = next((c for c in question.claims if any(_is_link_local(text) for text in _addresses(c))), None)
-    if found is None:
+    claim = next((c for c in question.claims if any(_is_link_local(text) for text in _addresses(c))), None)
+    if claim is None:
         return None
-    address = next(text for text in _addresses(found) if _is_link_local(text))
+    address = next(text for text in _addresses(claim) if _is_link_local(text))
     return failed(
         question.subject,
-        f"{quoted(found)}: {address} is a link-local address, which other nodes cannot reach.",
-        at=found,
+        f"{quoted(claim)}: {address} is a link-local address, which other nodes cannot reach.",
+        at=claim,
         remedy="Use an address of the network that the nodes share, and export it as POD_IP on each node.",
     )
 
 
 def _addresses(claim: Claim) -> tuple[str, ...]:
-    found: list[str] = []
+    addresses: list[str] = []
     for value in claim.alternatives:
-        found.extend(str(item) for item in value) if isinstance(value, tuple) else found.append(str(value))
-    return tuple(found)
+        addresses.extend(str(item) for item in value) if isinstance(value, tuple) else addresses.append(str(value))
+    return tuple(addresses)
 
 
 def _is_link_local(address: str) -> bool:
@@ -285,8 +287,8 @@ def _is_link_local(address: str) -> bool:
     return text.startswith(("169.254.", "fe80:"))
 
 
-#: Variables that are a fraction of a memory, and the memory.
-_SHARES = {
+#: Variables that set a fraction of a memory, and the name of that memory.
+_MEMORY_BY_FRACTION = {
     "FLAGS_fraction_of_gpu_memory_to_use": "the GPU's memory",
     "FLAGS_fraction_of_cpu_memory_to_use": "the host's memory",
     "FLAGS_fraction_of_cuda_pinned_memory_to_use": "the pinned memory",
@@ -294,17 +296,17 @@ _SHARES = {
 }
 #: The strategy that allocates on demand and ignores the initial fraction.
 _AUTO_GROWTH = "auto_growth"
-#: Milliseconds. Paddle's own default is 180000; a step with a large table takes seconds.
+#: The shortest sensible deadline in milliseconds. Paddle's default is 180000; a step with a large table takes seconds.
 _SHORT_DEADLINE_MS = 10_000
 _COMMUNICATOR = "FLAGS_communicator_"
 
 
 def _number(claim: Claim) -> float | None:
-    found = texts(claim.value)
-    if len(found) != 1:
+    values = texts(claim.value)
+    if len(values) != 1:
         return None
     try:
-        return float(found[0])
+        return float(values[0])
     except ValueError:
         return None
 
@@ -320,7 +322,7 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     """A FLAGS_ variable for a fraction of memory is not a number from 0 to 1.
 
     What it checks: FLAGS_fraction_of_gpu_memory_to_use, FLAGS_fraction_of_cpu_memory_to_use,
-    FLAGS_fraction_of_cuda_pinned_memory_to_use and FLAGS_memory_fraction_of_eager_deletion lie between 0 and 1.
+    FLAGS_fraction_of_cuda_pinned_memory_to_use and FLAGS_memory_fraction_of_eager_deletion are between 0 and 1.
 
     Why it matters: With more than all of the memory the first allocation fails on every rank. A value that is not a
     number is rejected when Paddle is imported.
@@ -332,18 +334,19 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     Known limits: Whether the share leaves room for other processes of the GPU is not judged.
     """
     for subject, launch, name, claim in _flags(job):
-        if name not in _SHARES:
+        if name not in _MEMORY_BY_FRACTION:
             continue
         share = _number(claim)
         if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
         elif share is None or not 0 <= share <= 1:
-            wanted = f"{share / 100:g}" if share is not None and 1 < share <= 100 else "a number from 0 to 1"
+            expected = f"{share / 100:g}" if share is not None and 1 < share <= 100 else "a number from 0 to 1"
             yield failed(
                 subject,
-                f"{quoted(claim)} is not a valid fraction of {_SHARES[name]}: expected a number from 0 to 1.",
+                f"{quoted(claim)} is not a valid fraction of {_MEMORY_BY_FRACTION[name]}: expected a number from 0 to"
+                " 1.",
                 at=claim,
-                remedy=f"Write {wanted}.",
+                remedy=f"Write {expected}.",
             )
         else:
             yield passed(subject)
@@ -377,8 +380,8 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
             continue
         initial = by_flag.get((subject, "FLAGS_initial_gpu_memory_in_mb"))
         strategy = by_flag.get((subject, "FLAGS_allocator_strategy"))
-        others = [pair[1] for pair in (initial, strategy) if pair is not None]
-        if undecided_verdict := undecided(subject, (share, *others), launch):
+        other_claims = [pair[1] for pair in (initial, strategy) if pair is not None]
+        if undecided_verdict := undecided(subject, (share, *other_claims), launch):
             yield undecided_verdict
         elif initial is not None and (_number(initial[1]) or 0) > 0:
             yield failed(
@@ -414,8 +417,8 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
     What it checks: FLAGS_rpc_deadline, in milliseconds, is 10000 or more.
 
     Why it matters: A trainer waits for its servers as long as the slowest trainer takes in a synchronous step, and
-    while the servers start. With a short deadline the trainers die one after the other; a value such as 180 was usually
-    meant in seconds.
+    while the servers start. With a short deadline the trainers die one after the other; a value such as 180 is usually
+    intended as seconds.
 
     Example: `export FLAGS_rpc_deadline=300`.
 
@@ -471,10 +474,10 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
         scope = launch.scope if launch is not None else claim.scope
         modes = job.about("ps_update_mode", scope)
         undecided_verdict = undecided(subject, (claim, *modes), launch)
-        found = {text for mode in modes for text in texts(mode.value)}
-        if undecided_verdict is not None or not found:
+        mode_names = {text for mode in modes for text in texts(mode.value)}
+        if undecided_verdict is not None or not mode_names:
             yield undecided_verdict or unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
-        elif found == {"sync"}:
+        elif mode_names == {"sync"}:
             yield failed(
                 subject,
                 f"{quoted(claim)} is read by asynchronous trainers only, but {placed(modes[0])} updates synchronously.",

@@ -1,6 +1,4 @@
-"""PaddlePaddle 0.x: servers and trainers started by `paddle pserver`, `paddle train` or cluster_train, its conf.py, its
-workspace, and index files.
-"""
+"""PaddlePaddle 0.x: `paddle pserver`, `paddle train` and cluster_train, with its conf.py, workspace and index files."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_
 from preflight_rules.paddle.fleet import distinct_claims
 
 _MAX_PORT = 65535
-_RANGE = ("pserver_port", "pserver_ports", "pserver_sparse_ports")
-_NAMES = {
+_PORT_QUANTITIES = ("pserver_port", "pserver_ports", "pserver_sparse_ports")
+_OPTION_BY_QUANTITY = {
     "pserver_port": "--port",
     "pserver_ports": "--ports_num",
     "pserver_sparse_ports": "--ports_num_for_sparse",
@@ -28,19 +26,23 @@ _NAMES = {
 
 
 def _setting(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """Return the claim that sets a quantity in a scope, if there is exactly one."""
-    found = job.setting(quantity, scope)
-    return found[0] if len(found) == 1 else None
+    """Return the claim that sets a quantity in a scope; None unless there is exactly one."""
+    claims = job.setting(quantity, scope)
+    return claims[0] if len(claims) == 1 else None
 
 
-def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] | None]:
-    """Return the claims about a server's ports, and the first and last port if known."""
-    claims = tuple(claim for name in _RANGE if (claim := _setting(job, name, scope)) is not None)
-    known = {claim.quantity: numbers(claim.value) for claim in claims}
-    if len(claims) < 2 or not all(len(found) == 1 for found in known.values()) or "pserver_port" not in known:
+def _port_range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] | None]:
+    """Return the claims about a server's ports, and the first and last port (None if unknown)."""
+    claims = tuple(claim for name in _PORT_QUANTITIES if (claim := _setting(job, name, scope)) is not None)
+    numbers_by_name = {claim.quantity: numbers(claim.value) for claim in claims}
+    if (
+        len(claims) < 2
+        or not all(len(values) == 1 for values in numbers_by_name.values())
+        or "pserver_port" not in numbers_by_name
+    ):
         return claims, None
-    first = known["pserver_port"][0]
-    count = sum(found[0] for name, found in known.items() if name != "pserver_port")
+    first = numbers_by_name["pserver_port"][0]
+    count = sum(values[0] for name, values in numbers_by_name.items() if name != "pserver_port")
     return claims, (first, first + max(1, count) - 1)
 
 
@@ -52,7 +54,7 @@ def _range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, int] |
     otherwise="no PaddlePaddle 0.x server sets its ports",
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
-    """The ports of a server run past port 65535, or into those of another server on the same host.
+    """The ports of a server exceed port 65535, or overlap with the ports of another server on the same host.
 
     What it checks: port + ports_num + ports_num_for_sparse - 1 is at most 65535, each number is positive, and the port
     ranges of two servers in one script do not overlap.
@@ -66,13 +68,13 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
 
     Known limits: Which ports are free on the hosts is not known.
     """
-    seen: list[tuple[Launch, tuple[int, int], Claim]] = []
-    judged: set[tuple[str, int]] = set()
+    servers: list[tuple[Launch, tuple[int, int], Claim]] = []
+    judged_lines: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
-        claims, ports = _range(job, scope)
-        if len(claims) < 2 or (claims[0].span.path, claims[0].span.line) in judged:
+        claims, ports = _port_range(job, scope)
+        if len(claims) < 2 or (claims[0].span.path, claims[0].span.line) in judged_lines:
             continue
-        judged.add((claims[0].span.path, claims[0].span.line))
+        judged_lines.add((claims[0].span.path, claims[0].span.line))
         undecided_verdict = undecided(subject, claims, launch)
         if undecided_verdict is not None or ports is None:
             yield undecided_verdict or unknown(
@@ -80,11 +82,11 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
             )
             continue
         first, last = ports
-        together = " + ".join(quoted(claim) for claim in claims)
+        claims_text = " + ".join(quoted(claim) for claim in claims)
         if first < 1 or last > _MAX_PORT or any(min(numbers(claim.value)) < 0 for claim in claims):
             yield failed(
                 subject,
-                f"{together} use ports {first} to {last}, but the highest port is {_MAX_PORT}.",
+                f"{claims_text} use ports {first} to {last}, but the highest port is {_MAX_PORT}.",
                 at=claims[0],
                 also=tuple((claim, "counts") for claim in claims[1:]),
                 remedy=f"Choose a first port of at most {_MAX_PORT - (last - first)}.",
@@ -92,17 +94,19 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
             continue
         role = {text for c in job.setting("ps_role", scope) for text in texts(c.value)}
         if launch is not None and role == {"PSERVER"}:
-            clash = next((other for other in seen if other[1][0] <= last and first <= other[1][1]), None)
-            beside = clash is not None and clash[0].span.path == launch.span.path and not launch.wrappers
-            seen.append((launch, ports, claims[0]))
-            if clash is not None and beside:
+            other_server = next((other for other in servers if other[1][0] <= last and first <= other[1][1]), None)
+            runs_here = (
+                other_server is not None and other_server[0].span.path == launch.span.path and not launch.wrappers
+            )
+            servers.append((launch, ports, claims[0]))
+            if other_server is not None and runs_here:
                 yield failed(
                     subject,
-                    f"{together} use ports {first} to {last}, but the server of {where(clash[2])} listens on"
-                    f" {clash[1][0]} to {clash[1][1]}.",
+                    f"{claims_text} use ports {first} to {last}, but the server of {where(other_server[2])} listens on"
+                    f" {other_server[1][0]} to {other_server[1][1]}.",
                     at=claims[0],
-                    also=((clash[2], "the other server"),),
-                    remedy=f"Start this server's ports after {clash[1][1]}.",
+                    also=((other_server[2], "the other server"),),
+                    remedy=f"Start this server's ports after {other_server[1][1]}.",
                 )
                 continue
         yield passed(subject)
@@ -122,8 +126,9 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     arguments of `paddle.init()` in a program of the v2 API, are those of `paddle pserver`; and `paddle.py` passes the
     same numbers to trainers as conf.py to servers.
 
-    Why it matters: A trainer treats each port as a separate server: with more ports it dials unused ones and retries
-    forever, with fewer some servers wait forever. paddle.py passes options from its command line to trainers only.
+    Why it matters: A trainer treats each port as a separate server: with more ports it connects to unused ports and
+    retries forever, with fewer ports some servers wait forever. paddle.py passes options from its command line to
+    trainers only.
 
     Example: `PADDLE_PORTS_NUM_FOR_SPARSE = 4` in conf.py and `python paddle.py --ports_num_for_sparse=2`.
 
@@ -131,22 +136,23 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
 
     Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
     """
-    for subject, launch, name, ours, theirs in _pairs(job):
-        verdict = undecided(subject, (ours, theirs), launch)
-        trainers, servers = numbers(ours.value), numbers(theirs.value)
+    for subject, launch, name, trainer_claim, server_claim in _shared_settings(job):
+        verdict = undecided(subject, (trainer_claim, server_claim), launch)
+        trainers, servers = numbers(trainer_claim.value), numbers(server_claim.value)
         if verdict is None and trainers and servers and not set(trainers) & set(servers):
             verdict = failed(
                 subject,
-                f"{quoted(ours)} gives trainers {trainers[0]}, but {placed(theirs)} gives servers {servers[0]}.",
-                at=ours,
-                also=((theirs, "the servers"),),
+                f"{quoted(trainer_claim)} gives trainers {trainers[0]}, but {placed(server_claim)} gives servers"
+                f" {servers[0]}.",
+                at=trainer_claim,
+                also=((server_claim, "the servers"),),
                 remedy=f"Make {name} the same for servers and trainers.",
             )
         yield verdict or passed(subject)
 
 
-class _Pair(NamedTuple):
-    """A setting that trainers and servers share, under the name of its option."""
+class _SharedSetting(NamedTuple):
+    """A setting that trainers and servers share: its option, and the claims of both."""
 
     subject: str
     launch: Launch | None
@@ -155,25 +161,28 @@ class _Pair(NamedTuple):
     servers: Claim
 
 
-def _pairs(job: Job) -> Iterator[_Pair]:
+def _shared_settings(job: Job) -> Iterator[_SharedSetting]:
     servers = [launch for launch in job.launches if launch.launcher == "paddle-v2" and _role(job, launch) == "PSERVER"]
-    one_server = servers[0] if len(servers) == 1 else None
-    for quantity, option in _NAMES.items():
-        theirs = _setting(job, quantity, one_server.scope) if one_server is not None else None
+    only_server = servers[0] if len(servers) == 1 else None
+    for quantity, option in _OPTION_BY_QUANTITY.items():
+        server_claim = _setting(job, quantity, only_server.scope) if only_server is not None else None
         for launch in job.launches:
             if launch.launcher == "cluster_train":
                 required = [c for c in job.about(quantity, launch.scope) if c.relation is Relation.REQUIRES]
-                ours, servers_own = (required[0] if required else None), _setting(job, quantity, launch.scope)
+                trainer_claim, own_server_claim = (
+                    (required[0] if required else None),
+                    _setting(job, quantity, launch.scope),
+                )
             elif launch.launcher == "paddle-v2" and _role(job, launch) == "TRAINER":
-                ours, servers_own = _setting(job, quantity, launch.scope), theirs
+                trainer_claim, own_server_claim = _setting(job, quantity, launch.scope), server_claim
             else:
                 continue
-            if ours is not None and servers_own is not None:
-                yield _Pair(launch.id, launch, option, ours, servers_own)
-        # A program of the v2 API is started by python and gives them to `paddle.init()`.
+            if trainer_claim is not None and own_server_claim is not None:
+                yield _SharedSetting(launch.id, launch, option, trainer_claim, own_server_claim)
+        # A program of the v2 API is started by python and passes the numbers to `paddle.init()`.
         for claim in distinct(job.about(f"setting.paddle_v2.{option.removeprefix('--')}")):
-            if theirs is not None:
-                yield _Pair(claim.span.path, None, option, claim, theirs)
+            if server_claim is not None:
+                yield _SharedSetting(claim.span.path, None, option, claim, server_claim)
 
 
 def _role(job: Job, launch: Launch) -> str:
@@ -202,7 +211,7 @@ def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
 
     Fix: Add `--local=0`.
 
-    Known limits: A configuration may set it too.
+    Known limits: A configuration may set `local` too, which is not seen.
     """
     claims = question.claims
     if claims[0].alternatives == (True,):
@@ -216,7 +225,7 @@ def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
 
 
 #: Interfaces that other hosts cannot reach.
-_LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
+_LOCAL_INTERFACES = ("lo", "docker0", "virbr0", "lxcbr0")
 
 
 @rule(
@@ -230,8 +239,8 @@ _LOCAL_NICS = ("lo", "docker0", "virbr0", "lxcbr0")
 def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     """HOSTS of cluster_train is empty, names a host twice, or names loopback in addition to other hosts.
 
-    What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it.
-    127.x.x.x or localhost is the only host.
+    What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it. If
+    HOSTS names 127.x.x.x or localhost, it names no other host.
 
     Why it matters: paddle.py starts one server and one trainer for each entry, all with the same ports: the second
     server on a host cannot bind them. Loopback means a different host on each of them. Without an entry nothing is
@@ -244,29 +253,29 @@ def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     Known limits: One host listed under two names is not recognised.
     """
     (claim,) = question.claims
-    listed = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
-    bare = [host.rpartition("@")[2].partition(":")[0] for host in listed]
-    twice = next((host for host in bare if bare.count(host) > 1), None)
-    local = next((host for host in bare if is_loopback(host)), None)
-    if not listed:
+    entries = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
+    hosts = [host.rpartition("@")[2].partition(":")[0] for host in entries]
+    duplicate = next((host for host in hosts if hosts.count(host) > 1), None)
+    loopback = next((host for host in hosts if is_loopback(host)), None)
+    if not entries:
         return failed(
             question.subject,
             f"{quoted(claim)} names no host: paddle.py starts no server and no trainer.",
             at=claim,
             remedy='Name the hosts: `HOSTS = ["root@10.0.0.1", "root@10.0.0.2"]`.',
         )
-    if twice is not None:
+    if duplicate is not None:
         return failed(
             question.subject,
-            f"{quoted(claim)} names {twice} {bare.count(twice)} times: two servers on one host cannot share their"
-            f" ports.",
+            f"{quoted(claim)} names {duplicate} {hosts.count(duplicate)} times: two servers on one host cannot share"
+            f" their ports.",
             at=claim,
             remedy="Name each host once.",
         )
-    if local is not None and len(bare) > 1:
+    if loopback is not None and len(hosts) > 1:
         return failed(
             question.subject,
-            f"{quoted(claim)} names {local} in addition to other hosts: on each host it means that host.",
+            f"{quoted(claim)} names {loopback} in addition to other hosts: on each host it means that host.",
             at=claim,
             remedy="Write the address that the other hosts can reach.",
         )
@@ -296,8 +305,8 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     """
     for subject, _, claim in distinct_claims(job, "index_files"):
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
-        named = next((r for r in job.references if r.role == "index" and r.target == claim.span.path), None)
-        twice = next(
+        index_reference = next((r for r in job.references if r.role == "index" and r.target == claim.span.path), None)
+        duplicate = next(
             (
                 other
                 for index, (name, other) in enumerate(zip(names, claim.because, strict=False))
@@ -309,21 +318,21 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject,
                 f"{claim.span.path} lists no data file: its trainer has nothing to train on.",
-                at=claim if named is None else named.span,
+                at=claim if index_reference is None else index_reference.span,
                 remedy="Write one line for each data file.",
             )
-        elif twice is not None:
+        elif duplicate is not None:
             yield failed(
                 subject,
-                f"{quoted(twice)} is in {twice.span.path} twice: its data are used twice in each pass.",
-                at=twice,
+                f"{quoted(duplicate)} is in {duplicate.span.path} twice: its data are used twice in each pass.",
+                at=duplicate,
                 remedy="Remove one of the two lines.",
             )
         else:
             yield passed(subject)
-    read = {claim.span.path for claim in job.about("index_files")}
+    read_paths = {claim.span.path for claim in job.about("index_files")}
     for reference in job.references:
-        if reference.role == "index" and reference.target not in read:
+        if reference.role == "index" and reference.target not in read_paths:
             yield unknown(job.name, f"{reference.target} is not among the files", at=reference.span)
 
 
@@ -339,8 +348,8 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
 
     What it checks: PADDLE_NIC, or `--nics`, is not the loopback or a container bridge where the job has several hosts.
 
-    Why it matters: A server binds the address of that interface only. Trainers on other hosts dial the host's address,
-    and their connections are refused.
+    Why it matters: A server binds the address of that interface only. Trainers on other hosts connect to the host's
+    address, and their connections are refused.
 
     Example: `PADDLE_NIC = "lo"` with two HOSTS.
 
@@ -357,7 +366,7 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
             continue
         count = max((len(value) for value in hosts[0].alternatives if isinstance(value, tuple)), default=0)
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
-        if count > 1 and names and all(name in _LOCAL_NICS for name in names):
+        if count > 1 and names and all(name in _LOCAL_INTERFACES for name in names):
             yield failed(
                 subject,
                 f"{quoted(claim)} can be reached only on its own host, but {placed(hosts[0])} names {count} hosts.",
@@ -370,8 +379,8 @@ def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
 
 
 def _packages(job: Job, scope: Scope) -> list[Claim]:
-    found = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, scope)]
-    return [claim for claim in found if claim.source == "cluster_train" and claim.spelling.startswith("-")]
+    claims = [c for name in ("cluster_package", "cluster_workspace") for c in job.about(name, scope)]
+    return [claim for claim in claims if claim.source == "cluster_train" and claim.spelling.startswith("-")]
 
 
 @rule(
@@ -395,14 +404,14 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: Whether the folder exists on the hosts is not known.
     """
-    given = question.claims
-    if len({claim.quantity for claim in given}) < 2:
+    claims = question.claims
+    if len({claim.quantity for claim in claims}) < 2:
         return None
     return failed(
         question.subject,
-        f"{quoted(given[0])} and {quoted(given[1])} exclude each other.",
-        at=given[1],
-        also=((given[0], "the other one"),),
+        f"{quoted(claims[0])} and {quoted(claims[1])} exclude each other.",
+        at=claims[1],
+        also=((claims[0], "the other one"),),
         remedy="Give --job_dispatch_package or --job_workspace, not both.",
     )
 
@@ -435,12 +444,12 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
         ports = [*job.requiring("pserver_sparse_ports", scope), *job.setting("pserver_sparse_ports", scope)]
         if not ports:
             continue
-        none = next((claim for claim in ports if claim.alternatives == (0,)), None)
-        if none is not None:
+        zero_ports = next((claim for claim in ports if claim.alternatives == (0,)), None)
+        if zero_ports is not None:
             yield failed(
                 subject,
-                f"{quoted(sparse)} sends rows over separate ports, but {placed(none)} provides none.",
-                at=none,
+                f"{quoted(sparse)} sends rows over separate ports, but {placed(zero_ports)} provides none.",
+                at=zero_ports,
                 also=((sparse, "sparse parameter"),),
                 remedy="Give servers and trainers the same number of sparse ports, such as 1.",
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator
 
 from preflight.model.findings import Confidence, Severity
@@ -16,21 +17,21 @@ from preflight_rules.launches import ranks_started, started_files
 
 
 def distinct_claims(job: Job, quantity: str) -> Iterator[tuple[str, Scope, Claim]]:
-    """Return every claim about a quantity with a launch that it applies to, once for each location."""
+    """Return the subject, scope and claim of each claim about a quantity, one for each location."""
     return ((subject, scope, claim) for subject, scope, _, claim in each_claim(job, quantity))
 
 
-def started_by_hand(job: Job) -> bool:
-    """Return whether servers and trainers are started without Paddle's launcher."""
+def is_started_manually(job: Job) -> bool:
+    """Return whether plain python starts a process of the job, without Paddle's launcher."""
     return any(launch.launcher == "python" for launch in job.launches)
 
 
 def _is_collective(job: Job, scope: Scope) -> bool | None:
     """Return whether the job is collective; None if unknown."""
-    found = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
-    if found == {False}:
+    values = {value for claim in job.about("ps_mode", scope) for value in claim.alternatives}
+    if values == {False}:
         return True
-    return False if found == {True} else None
+    return False if values == {True} else None
 
 
 @rule(
@@ -57,23 +58,25 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
-        here = [c for c in job.about("optimizer", scope) if c.span.path == calls.span.path and texts(c.value) != ("",)]
-        if "init" not in names or not here:
+        optimizers = [
+            c for c in job.about("optimizer", scope) if c.span.path == calls.span.path and texts(c.value) != ("",)
+        ]
+        if "init" not in names or not optimizers:
             continue
         if names & {"distributed_optimizer", "DistributedOptimizer", "distributed_model", "minimize", "util"}:
             yield passed(subject)
         else:
-            yield undecided(subject, (here[0],)) or failed(
+            yield undecided(subject, (optimizers[0],)) or failed(
                 subject,
-                f"{quoted(here[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)} starts"
-                " fleet: no gradient is exchanged.",
-                at=here[0],
+                f"{quoted(optimizers[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)}"
+                " starts fleet: no gradient is exchanged.",
+                at=optimizers[0],
                 also=((calls, "starts fleet"),),
                 remedy="Wrap it: `optimizer = fleet.distributed_optimizer(optimizer)`.",
             )
 
 
-#: Calls that belong together, and the effect when the second is missing.
+#: Calls that belong together, and the effect if the second is missing.
 _CALL_PAIRS = (
     ("init_server", "run_server", "the server returns at once, and the trainers find no server"),
     ("init_server", "init_worker", "the trainers neither fetch the initial parameters nor start their communicator"),
@@ -101,38 +104,39 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
 
     Fix: Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
 
-    Known limits: A script that only prints its program, or infers, may leave out some. A missing stop_worker is only a
-    hint unless the processes are started by hand.
+    Known limits: A script that only prints its program, or only infers, may leave out some calls. A missing stop_worker
+    is only a hint unless the processes are started by hand.
     """
     for subject, _, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
         if not names & {"init_server", "run_server", "init_worker"} or not names & {"init", "is_server", "is_worker"}:
             continue
-        # A script that never calls for workers leaves training to another program.
+        # A script without calls for workers leaves training to another program.
         workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker"}
-        missing = next(
+        missing_pair = next(
             (
-                step
-                for step in _CALL_PAIRS
-                if step[0] in names and step[1] not in names and (workers or step[1] != "init_worker")
+                pair
+                for pair in _CALL_PAIRS
+                if pair[0] in names and pair[1] not in names and (workers or pair[1] != "init_worker")
             ),
             None,
         )
-        if missing is None:
+        if missing_pair is None:
             yield passed(subject)
         else:
             yield undecided(subject, (calls,)) or failed(
                 subject,
-                f"{quoted(calls)}: the script calls fleet.{missing[0]} and never fleet.{missing[1]}; {missing[2]}.",
+                f"{quoted(calls)}: the script calls fleet.{missing_pair[0]} and never fleet.{missing_pair[1]};"
+                f" {missing_pair[2]}.",
                 at=calls,
-                remedy=f"Call fleet.{missing[1]}() as well.",
+                remedy=f"Call fleet.{missing_pair[1]}() as well.",
                 # Paddle's own launcher ends the servers after all trainers.
-                severity=None if missing[1] != "stop_worker" or started_by_hand(job) else Severity.INFO,
+                severity=None if missing_pair[1] != "stop_worker" or is_started_manually(job) else Severity.INFO,
             )
 
 
-#: Methods of Fleet that ask its role maker, which only `fleet.init` makes.
-_NEED_ROLE = frozenset(
+#: Methods of Fleet that need its role maker, which only `fleet.init` creates.
+_ROLE_METHODS = frozenset(
     (
         *("distributed_model", "distributed_optimizer", "worker_num", "worker_index", "server_num"),
         *("is_server", "is_worker", "is_first_worker", "init_server", "run_server", "init_worker"),
@@ -168,31 +172,31 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
-        needing = sorted(names & _NEED_ROLE)
-        if not needing:
+        role_methods = sorted(names & _ROLE_METHODS)
+        if not role_methods:
             continue
         if "init" in names or job.about("parallel_environment", scope):
             yield passed(subject)
         elif calls.condition or calls.span.path not in started_files(job) or len(job.files) > _MAX_FILES:
             yield unknown(subject, f"another file may call fleet.init before {quoted(calls)}", at=calls)
         elif job.about("fleet_libraries", scope):
-            stated = job.about("fleet_libraries", scope)[0].alternatives
-            libraries = joined(name for value in stated if isinstance(value, tuple) for name in value)
+            library_values = job.about("fleet_libraries", scope)[0].alternatives
+            libraries = joined(name for value in library_values if isinstance(value, tuple) for name in value)
             yield unknown(subject, f"{libraries} may call fleet.init before {quoted(calls)}", at=calls)
         else:
-            collective = bool(names & {"distributed_model"})
+            is_collective = bool(names & {"distributed_model"})
             yield failed(
                 subject,
-                f"{quoted(calls)}: the script calls fleet.{needing[0]} and never fleet.init, so Fleet does not know"
-                " its role and stops.",
+                f"{quoted(calls)}: the script calls fleet.{role_methods[0]} and never fleet.init, so Fleet does not"
+                " know its role and stops.",
                 at=calls,
                 remedy="Call it first: `fleet.init(is_collective=True)`"
-                + ("." if collective else ", or `fleet.init()` with parameter servers."),
+                + ("." if is_collective else ", or `fleet.init()` with parameter servers."),
             )
 
 
 #: The optimizers that each switch of the strategy supports; Fleet ignores the switch for any other.
-_WORKS_WITH = {
+_OPTIMIZERS_BY_SWITCH = {
     "dgc": ("Momentum",),
     "lars": ("Momentum",),
     "lamb": ("Adam",),
@@ -200,7 +204,7 @@ _WORKS_WITH = {
     "adaptive_localsgd": ("SGD", "Momentum"),
 }
 #: Switches of collective training, without effect for parameter servers.
-_COLLECTIVE_ONLY = (*_WORKS_WITH, "sharding", "gradient_merge", "recompute", "fp16_allreduce")
+_COLLECTIVE_ONLY = (*_OPTIMIZERS_BY_SWITCH, "sharding", "gradient_merge", "recompute", "fp16_allreduce")
 
 
 @rule(
@@ -231,28 +235,28 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
         collective = _is_collective(job, scope)
         if name not in _COLLECTIVE_ONLY:
             continue
-        fitting = _WORKS_WITH.get(name, ())
-        made = {text for claim in optimizers for text in texts(claim.value)}
-        if switch.condition or (collective is None and not (fitting and made)):
+        suitable = _OPTIMIZERS_BY_SWITCH.get(name, ())
+        optimizer_names = {text for claim in optimizers for text in texts(claim.value)}
+        if switch.condition or (collective is None and not (suitable and optimizer_names)):
             yield unknown(subject, f"{quoted(switch)}: the optimizer is unknown", at=switch)
         elif collective is False:
-            reason = next(c for c in job.about("ps_mode", scope) if True in c.alternatives)
+            mode = next(c for c in job.about("ps_mode", scope) if True in c.alternatives)
             yield failed(
                 subject,
                 f"{quoted(switch)} is for collective training and has no effect with the parameter servers of"
-                f" {placed(reason)}.",
+                f" {placed(mode)}.",
                 at=switch,
-                also=((reason, "parameter servers"),),
+                also=((mode, "parameter servers"),),
                 remedy="Remove it, or call `fleet.init(is_collective=True)`.",
             )
-        elif fitting and made and not made & set(fitting):
+        elif suitable and optimizer_names and not optimizer_names & set(suitable):
             yield failed(
                 subject,
-                f"{quoted(switch)} works only with {' or '.join(fitting)}; Fleet ignores it for"
+                f"{quoted(switch)} works only with {' or '.join(suitable)}; Fleet ignores it for"
                 f" {placed(optimizers[0])}.",
                 at=switch,
                 also=((optimizers[0], "the optimizer"),),
-                remedy=f"Use {fitting[0]}, or remove `{name}`.",
+                remedy=f"Use {suitable[0]}, or remove `{name}`.",
             )
         else:
             yield passed(subject)
@@ -332,7 +336,7 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
             )
 
 
-_DEGREES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "sharding_degree")
+_DEGREE_QUANTITIES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "sharding_degree")
 
 
 @rule(
@@ -357,43 +361,49 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     Known limits: Degrees that come from arguments are not known.
     """
     for subject, scope, hybrid in distinct_claims(job, "fleet_hybrid"):
-        world, started = ranks_started(job, scope)
-        if not started or _is_heterogeneous(job, scope):
+        world, rank_claims = ranks_started(job, scope)
+        if not rank_claims or _is_heterogeneous(job, scope):
             continue
-        degrees = [c for name in _FACTORS for c in job.about(f"setting.paddle.hybrid_configs.{name}", scope)]
-        undecided_verdict = undecided(subject, (hybrid, *degrees, *started))
+        degrees = [c for name in _DEGREE_NAMES for c in job.about(f"setting.paddle.hybrid_configs.{name}", scope)]
+        undecided_verdict = undecided(subject, (hybrid, *degrees, *rank_claims))
         ranks = numbers(world)
         if undecided_verdict is not None or not ranks:
             yield undecided_verdict or unknown(subject, "the number of ranks is known only at run time", at=hybrid)
             continue
-        given = {c.quantity.rpartition(".")[2]: number for c in degrees for number in numbers(c.value)}
-        products = [_degree_product(given, count) for count in ranks]
+        degree_numbers = {c.quantity.rpartition(".")[2]: number for c in degrees for number in numbers(c.value)}
+        products = [_degree_product(degree_numbers, count) for count in ranks]
         if any(product == count for product, count in zip(products, ranks, strict=True)):
             yield passed(subject)
             continue
-        own = [claim for claim in degrees if given.get(claim.quantity.rpartition(".")[2], 1) != 1] or degrees
-        left = f" (and a dp_degree of {_data_parallel(given, ranks[0])}, which Fleet adds)" if _is_left(given) else ""
+        factor_claims = [
+            claim for claim in degrees if degree_numbers.get(claim.quantity.rpartition(".")[2], 1) != 1
+        ] or degrees
+        default_text = (
+            f" (and a dp_degree of {_data_parallel_degree(degree_numbers, ranks[0])}, which Fleet adds)"
+            if _lacks_data_parallel(degree_numbers)
+            else ""
+        )
         yield failed(
             subject,
-            f"{' x '.join(quoted(claim) for claim in own)}{left} make {products[0]} ranks, but"
-            f" {' and '.join(placed(claim) for claim in started)} {'starts' if len(started) == 1 else 'start'}"
+            f"{' x '.join(quoted(claim) for claim in factor_claims)}{default_text} make {products[0]} ranks, but"
+            f" {' and '.join(placed(claim) for claim in rank_claims)} {'starts' if len(rank_claims) == 1 else 'start'}"
             f" {ranks[0]}.",
             at=hybrid,
             also=(
-                *((claim, "ranks started") for claim in started),
+                *((claim, "ranks started") for claim in rank_claims),
                 *((claim, "degree") for claim in degrees if claim.span.line != hybrid.span.line),
             ),
             remedy=f"Make the degrees multiply to {ranks[0]}"
             + (
                 ", and give dp_degree: without it, Fleet divides the ranks by mp_degree x pp_degree alone."
-                if left
+                if default_text
                 else ", or remove dp_degree."
             ),
         )
 
 
 #: The factors of the number of ranks (topology.py, _check_valid_topo).
-_FACTORS = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degree")
+_DEGREE_NAMES = ("dp_degree", "mp_degree", "pp_degree", "sharding_degree", "sep_degree")
 
 
 def _is_heterogeneous(job: Job, scope: Scope) -> bool:
@@ -401,25 +411,25 @@ def _is_heterogeneous(job: Job, scope: Scope) -> bool:
     return any(True in claim.alternatives for claim in job.about("setting.paddle.heter_ccl_mode", scope))
 
 
-def _is_left(given: dict[str, int]) -> bool:
-    return given.get("dp_degree", -1) < 0
+def _lacks_data_parallel(degrees: dict[str, int]) -> bool:
+    return degrees.get("dp_degree", -1) < 0
 
 
-def _data_parallel(given: dict[str, int], ranks: int) -> int:
+def _data_parallel_degree(degrees: dict[str, int], ranks: int) -> int:
     """Return the dp_degree that Fleet uses (fleet.py, _init_hybrid_parallel_env)."""
-    if not _is_left(given):
-        return max(given["dp_degree"], 1)
-    return max(ranks // (max(given.get("mp_degree", 1), 1) * max(given.get("pp_degree", 1), 1)), 1)
+    if not _lacks_data_parallel(degrees):
+        return max(degrees["dp_degree"], 1)
+    return max(ranks // (max(degrees.get("mp_degree", 1), 1) * max(degrees.get("pp_degree", 1), 1)), 1)
 
 
-def _degree_product(given: dict[str, int], ranks: int) -> int:
+def _degree_product(degrees: dict[str, int], ranks: int) -> int:
     """Return the product of the degrees. A sharding_degree of 0 counts as 0, any other degree below 1 as 1."""
     return (
-        _data_parallel(given, ranks)
-        * max(given.get("mp_degree", 1), 1)
-        * max(given.get("pp_degree", 1), 1)
-        * max(given.get("sep_degree", 1), 1)
-        * given.get("sharding_degree", 1)
+        _data_parallel_degree(degrees, ranks)
+        * max(degrees.get("mp_degree", 1), 1)
+        * max(degrees.get("pp_degree", 1), 1)
+        * max(degrees.get("sep_degree", 1), 1)
+        * degrees.get("sharding_degree", 1)
     )
 
 
@@ -446,27 +456,30 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
     would complete, it is a warning: recipes are published like that.
     """
     for launch in job.launches:
-        claims = [c for name in _DEGREES for c in job.setting(name, launch.scope) if "_parallel_degree" in c.spelling]
-        world, started = ranks_started(job, launch.scope)
-        if not claims or not started or launch.launcher != "paddle":
+        claims = [
+            c
+            for name in _DEGREE_QUANTITIES
+            for c in job.setting(name, launch.scope)
+            if "_parallel_degree" in c.spelling
+        ]
+        world, rank_claims = ranks_started(job, launch.scope)
+        if not claims or not rank_claims or launch.launcher != "paddle":
             continue
-        known = [claim for claim in claims if Symbol.LIBRARY_DEFAULT not in symbols_in(claim.value)]
-        undecided_verdict = undecided(launch.id, (*known, *started), launch)
+        known_claims = [claim for claim in claims if Symbol.LIBRARY_DEFAULT not in symbols_in(claim.value)]
+        undecided_verdict = undecided(launch.id, (*known_claims, *rank_claims), launch)
         ranks = numbers(world)
         if undecided_verdict is not None or not ranks:
             yield undecided_verdict or unknown(launch.id, "the number of ranks is known only at run time", at=launch)
             continue
-        product = 1
-        for claim in known:
-            product *= max((1, *numbers(claim.value)))
+        product = math.prod(max((1, *numbers(claim.value))) for claim in known_claims)
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
-                f"{' x '.join(quoted(claim) for claim in known)} make {product} ranks, which does not divide the"
-                f" {ranks[0]} that {' and '.join(placed(claim) for claim in started)}"
-                f" {'starts' if len(started) == 1 else 'start'}.",
-                at=known[0],
-                also=tuple((claim, "ranks started") for claim in started),
+                f"{' x '.join(quoted(claim) for claim in known_claims)} make {product} ranks, which does not divide the"
+                f" {ranks[0]} that {' and '.join(placed(claim) for claim in rank_claims)}"
+                f" {'starts' if len(rank_claims) == 1 else 'start'}.",
+                at=known_claims[0],
+                also=tuple((claim, "ranks started") for claim in rank_claims),
                 remedy=f"Choose degrees whose product divides {ranks[0]}, or start a multiple of {product} ranks.",
                 severity=Severity.WARNING if product % ranks[0] == 0 else None,
             )
@@ -478,10 +491,10 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
 
 
 def _mode_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    """Return the claims that give the update mode, without defaults where it is set explicitly."""
-    found = job.about("ps_update_mode", scope)
-    strongest = max((claim.strength for claim in found), default=None)
-    return tuple(claim for claim in found if claim.strength is strongest)
+    """Return the strongest claims about the update mode: defaults only if no file sets the mode."""
+    claims = job.about("ps_update_mode", scope)
+    highest = max((claim.strength for claim in claims), default=None)
+    return tuple(claim for claim in claims if claim.strength is highest)
 
 
 @rule(
@@ -496,8 +509,8 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
 
     What it checks: Where servers update synchronously, all trainers of the job see the same number of GPUs.
 
-    Why it matters: Each step lasts as long as that of the slowest trainer. One with half the GPUs halves the speed of
-    all.
+    Why it matters: Each step lasts as long as that of the slowest trainer. One trainer with half the GPUs halves the
+    speed of all.
 
     Example: `sync_mode=True`, one trainer with `CUDA_VISIBLE_DEVICES=0,1,2,3`, another with `CUDA_VISIBLE_DEVICES=0`.
 
@@ -513,16 +526,18 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     for program in dict.fromkeys(launch.program for launch in trainers):
         group = [launch for launch in trainers if launch.program == program]
         modes = _mode_claims(job, group[0].scope)
-        seen = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
-        if len(group) < 2 or not modes or not all(claims for _, claims in seen):
+        visible_claims = [(launch, job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)) for launch in group]
+        if len(group) < 2 or not modes or not all(claims for _, claims in visible_claims):
             continue
-        if undecided_verdict := undecided(group[0].id, (*modes, *(c for _, claims in seen for c in claims)), group[0]):
+        if undecided_verdict := undecided(
+            group[0].id, (*modes, *(c for _, claims in visible_claims for c in claims)), group[0]
+        ):
             yield undecided_verdict
             continue
         if {text for claim in modes for text in texts(claim.value)} != {"sync"}:
             yield passed(group[0].id)
             continue
-        counts = [(claims[0], _device_count(claims[0])) for _, claims in seen]
+        counts = [(claims[0], _device_count(claims[0])) for _, claims in visible_claims]
         least, most = min(counts, key=lambda pair: pair[1]), max(counts, key=lambda pair: pair[1])
         if least[1] == most[1]:
             yield passed(group[0].id)
@@ -543,7 +558,7 @@ def _device_count(claim: Claim) -> int:
 
 
 #: Modes of special servers, which update asynchronously.
-_ASYNCHRONOUS = {"gpubox": "async", "heter": "async"}
+_MODE_ALIASES = {"gpubox": "async", "heter": "async"}
 
 
 @rule(
@@ -562,20 +577,20 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: Modes of different files are not compared.
     """
-    seen: set[str] = set()
+    seen_paths: set[str] = set()
     for subject, scope, _ in subjects(job):
         by_file: dict[str, list[Claim]] = {}
         for claim in job.about("ps_update_mode", scope):
             if claim.source == "paddlerec":
                 by_file.setdefault(claim.span.path, []).append(claim)
         for path, claims in by_file.items():
-            if len(claims) < 2 or path in seen:
+            if len(claims) < 2 or path in seen_paths:
                 continue
-            seen.add(path)
+            seen_paths.add(path)
             verdict = undecided(subject, claims)
-            known = [tuple(_ASYNCHRONOUS.get(text, text) for text in texts(claim.value)) for claim in claims]
-            if verdict is None and len(set(known)) > 1:
-                other = next(claim for claim, mode in zip(claims, known, strict=True) if mode != known[0])
+            modes = [tuple(_MODE_ALIASES.get(text, text) for text in texts(claim.value)) for claim in claims]
+            if verdict is None and len(set(modes)) > 1:
+                other = next(claim for claim, mode in zip(claims, modes, strict=True) if mode != modes[0])
                 verdict = failed(
                     subject,
                     f"{quoted(other)} has no effect, as {placed(claims[0])} sets the update mode.",
@@ -628,12 +643,12 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
             continue
         modes = job.about("ps_mode", scope)
         undecided_verdict = undecided(subject, (claim, *modes))
-        asynchronous = bool(texts(claim.value)) and "sync" not in texts(claim.value)
+        is_asynchronous = bool(texts(claim.value)) and "sync" not in texts(claim.value)
         if undecided_verdict is not None or not modes:
             yield undecided_verdict or unknown(
                 subject, f"{quoted(claim)}: the files do not show whether there are servers", at=claim
             )
-        elif asynchronous and all(mode.alternatives == (False,) for mode in modes):
+        elif is_asynchronous and all(mode.alternatives == (False,) for mode in modes):
             yield failed(
                 subject,
                 f"{quoted(claim)} has no effect in the collective job of {placed(modes[0])}: every step waits for all"
@@ -661,22 +676,22 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only assignments in one function are compared.
     """
-    lost = list(distinct_claims(job, "a_sync_configs_lost"))
-    for subject, _, claim in lost:
-        reason = claim.because[0]
+    lost_configs = list(distinct_claims(job, "a_sync_configs_lost"))
+    for subject, _, claim in lost_configs:
+        reset = claim.because[0]
         yield failed(
             subject,
-            f"{quoted(claim)} is lost: {placed(reason)} after it resets k_steps to 0.",
+            f"{quoted(claim)} is lost: {placed(reset)} after it resets k_steps to 0.",
             at=claim,
-            also=((reason, "sets k_steps to 0"),),
+            also=((reset, "sets k_steps to 0"),),
             remedy="Assign a_sync_configs after a_sync.",
         )
-    if not lost:
-        yield from _settled_steps(job)
+    if not lost_configs:
+        yield from _geo_steps_verdicts(job)
 
 
-def _settled_steps(job: Job) -> Iterator[Verdict]:
-    """Yield a pass for each number of Geo-SGD's steps, or unknown if the number or the mode is open."""
+def _geo_steps_verdicts(job: Job) -> Iterator[Verdict]:
+    """Yield passed for each number of Geo-SGD's steps, or unknown if the number or the mode is unresolved."""
     for subject, scope, claim in distinct_claims(job, "geo_steps"):
         modes = job.about("setting.paddle.a_sync", scope)
         yield undecided(subject, (claim, *modes)) or passed(subject)
@@ -704,12 +719,13 @@ def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
     Known limits: A single trainer may be a trial run, so this is a hint only.
     """
     counts, modes = question.of
-    found = {text for claim in modes for text in texts(claim.value)}
-    if not found or not found <= {"async", "half-async", "geo"} or set(numbers(job_value(counts))) != {1}:
+    mode_names = {text for claim in modes for text in texts(claim.value)}
+    if not mode_names or not mode_names <= {"async", "half-async", "geo"} or set(numbers(job_value(counts))) != {1}:
         return None
     return failed(
         question.subject,
-        f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(found))} updates.",
+        f"{quoted(counts[0])}: there is one trainer, but {placed(modes[0])} requests {joined(sorted(mode_names))}"
+        " updates.",
         at=counts[0],
         also=((modes[0], "asynchronous"),),
         remedy="Start more trainers, or train without servers.",
@@ -738,18 +754,18 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     Known limits: Only a script that runs with parameter servers is refused, and only assignments in one function are
     compared.
     """
-    refused = list(distinct_claims(job, "geo_steps_refused"))
-    for subject, _, claim in refused:
-        reason = claim.because[0]
+    refusals = list(distinct_claims(job, "geo_steps_refused"))
+    for subject, _, claim in refusals:
+        switch = claim.because[0]
         yield failed(
             subject,
-            f"{quoted(claim)} needs `a_sync`, but {placed(reason)} turns it off: Fleet stops in every process.",
+            f"{quoted(claim)} needs `a_sync`, but {placed(switch)} turns it off: Fleet stops in every process.",
             at=claim,
-            also=((reason, "synchronous"),),
+            also=((switch, "synchronous"),),
             remedy="Set a_sync to True for Geo-SGD, or remove k_steps.",
         )
-    if not refused:
-        yield from _settled_steps(job)
+    if not refusals:
+        yield from _geo_steps_verdicts(job)
 
 
 _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
@@ -778,16 +794,16 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     Known limits: Which of the modes a model supports is not known.
     """
     (claim,) = question.claims
-    found = texts(claim.value)
-    if found and not set(found) & set(_MODES):
-        near = difflib.get_close_matches(found[0], _MODES, 1, 0.6)
+    modes = texts(claim.value)
+    if modes and not set(modes) & set(_MODES):
+        similar = difflib.get_close_matches(modes[0], _MODES, 1, 0.6)
         return failed(
             question.subject,
             f"{quoted(claim)}: PaddleRec accepts only {', '.join(_MODES).replace('half-async', 'half_async')}.",
             at=claim,
-            remedy=f"Write {near[0].replace('-', '_')}." if near else "Write one of them.",
-            fix=make_fix(f"write {near[0]}", replace_text(claim, found[0], near[0].replace("-", "_")), safe=False)
-            if near
+            remedy=f"Write {similar[0].replace('-', '_')}." if similar else "Write one of them.",
+            fix=make_fix(f"write {similar[0]}", replace_text(claim, modes[0], similar[0].replace("-", "_")), safe=False)
+            if similar
             else None,
         )
     return None
@@ -816,13 +832,13 @@ def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
     """
     (mode,), runners = question.of
     names = {str(name) for value in runners[0].alternatives if isinstance(value, tuple) for name in value}
-    wanted = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
-    missing = next((name for name in wanted if name not in names), None)
-    if missing is None:
+    mode_names = [str(name) for value in mode.alternatives if isinstance(value, tuple) for name in value]
+    missing_name = next((name for name in mode_names if name not in names), None)
+    if missing_name is None:
         return None
     return failed(
         question.subject,
-        f"{quoted(mode)} names {missing}, but the runners are {', '.join(sorted(names))}.",
+        f"{quoted(mode)} names {missing_name}, but the runners are {', '.join(sorted(names))}.",
         at=mode,
         also=((runners[0], "the runners"),),
         remedy="Name one of the runners in `mode`.",
@@ -851,15 +867,15 @@ def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
 
     Known limits: A runner that `mode` does not name is not judged.
     """
-    (kind,) = question.claims
-    stated = question.of.job.about("runner_not_distributed", question.of.scope)
-    misplaced = [claim for claim in stated if claim.span.path == kind.span.path]
-    if misplaced and texts(kind.value) == ("train",):
+    (runner_class,) = question.claims
+    settings = question.of.job.about("runner_not_distributed", question.of.scope)
+    misplaced = [claim for claim in settings if claim.span.path == runner_class.span.path]
+    if misplaced and texts(runner_class.value) == ("train",):
         return failed(
             question.subject,
-            f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(kind)}: it trains on one"
-            " machine and does not read it.",
-            at=kind,
+            f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(runner_class)}: it trains on"
+            " one machine and does not read it.",
+            at=runner_class,
             also=((misplaced[0], "not read"),),
             remedy="Write `class: cluster_train`.",
         )

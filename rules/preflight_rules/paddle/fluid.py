@@ -13,7 +13,7 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import placed, quoted, where
 from preflight.plugins.questions import SubjectQuestion, claims_about, each_claim, subjects
 from preflight_rules.kubernetes.workloads import Role, Workload, workloads
-from preflight_rules.launches import stated
+from preflight_rules.launches import subject_claims
 from preflight_rules.paddle.fleet import distinct_claims
 from preflight_rules.paddle.roles import endpoints
 from reference_trainer.ps.partition import FLOAT_BYTES, MIN_BLOCK, OPTIMIZER_SLOTS, bytes_held, overloaded
@@ -26,22 +26,22 @@ def transpilers(job: Job, scope: Scope) -> Iterator[tuple[Claim, str]]:
         yield claim, modes.pop() if len(modes) == 1 else ""
 
 
-def claims_of(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
-    """Return the claims about a quantity that belong to one object, such as one transpiler."""
+def claims_by_owner(job: Job, quantity: str, scope: Scope, owner: Claim) -> tuple[Claim, ...]:
+    """Return the claims about a quantity that are derived from `owner`, such as the claim of one transpiler."""
     return tuple(
         claim
         for claim in job.about(quantity, scope)
-        if any(reason.span == owner.span and reason.quantity == owner.quantity for reason in claim.because)
+        if any(source.span == owner.span and source.quantity == owner.quantity for source in claim.because)
     )
 
 
 def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     """Yield each subject and scope with a transpiler; a script that two launches start occurs once."""
-    seen: set[tuple[object, ...]] = set()
+    seen_keys: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):
         key = tuple(sorted({(c.span.path, c.span.line) for c in job.about("transpiler", scope)}))
-        if key and key not in seen:
-            seen.add(key)
+        if key and key not in seen_keys:
+            seen_keys.add(key)
             yield subject, scope
 
 
@@ -69,27 +69,27 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
-            wrong = claims_of(job, "text_argument", scope, transpiler)
-            counts = claims_of(job, "number_argument", scope, transpiler) if mode == "nccl2" else ()
+            text_claims = claims_by_owner(job, "text_argument", scope, transpiler)
+            number_claims = claims_by_owner(job, "number_argument", scope, transpiler) if mode == "nccl2" else ()
             if mode in ("nccl2", "collective"):
-                wrong = tuple(claim for claim in wrong if texts(claim.value) == ("trainer_id",))
-            if not mode and wrong:
+                text_claims = tuple(claim for claim in text_claims if texts(claim.value) == ("trainer_id",))
+            if not mode and text_claims:
                 yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
-            elif wrong:
-                name = texts(wrong[0].value)[0]
+            elif text_claims:
+                name = texts(text_claims[0].value)[0]
                 yield failed(
                     subject,
-                    f"{quoted(wrong[0])} is a string, but the transpiler needs a number.",
-                    at=wrong[0],
+                    f"{quoted(text_claims[0])} is a string, but the transpiler needs a number.",
+                    at=text_claims[0],
                     also=((transpiler, "the transpiler"),),
                     remedy=f"Convert it: `{name}=int(...)`.",
                 )
-            elif counts:
+            elif number_claims:
                 yield failed(
                     subject,
-                    f"{quoted(counts[0])} is a number, but {placed(transpiler)} is in nccl2 mode, where `trainers` is "
-                    "the list of the trainers' endpoints as one string.",
-                    at=counts[0],
+                    f"{quoted(number_claims[0])} is a number, but {placed(transpiler)} is in nccl2 mode, where"
+                    " `trainers` is the list of the trainers' endpoints as one string.",
+                    at=number_claims[0],
                     also=((transpiler, "nccl2 mode"),),
                     remedy='Give the endpoints: `trainers="host0:6170,host1:6170"`.',
                 )
@@ -131,11 +131,12 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
                     subject, f"{quoted(endpoint)}: the servers are known only at run time", at=endpoint
                 )
                 continue
-            own, listed = texts(endpoint.value), {entry for claim in lists for entry in endpoints((claim,))}
-            if own and listed and not set(own) & listed:
+            own_endpoints, entries = texts(endpoint.value), {entry for claim in lists for entry in endpoints((claim,))}
+            if own_endpoints and entries and not set(own_endpoints) & entries:
                 yield failed(
                     subject,
-                    f"{quoted(endpoint)} is not one of the servers of {placed(lists[0])}: {', '.join(sorted(listed))}.",
+                    f"{quoted(endpoint)} is not one of the servers of {placed(lists[0])}:"
+                    f" {', '.join(sorted(entries))}.",
                     at=endpoint,
                     also=((lists[0], "the servers"),),
                     remedy="Use an endpoint exactly as it is written in `pservers`.",
@@ -168,34 +169,34 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
-            listed = claims_of(job, "nccl2_endpoints", scope, transpiler)
-            for own in claims_of(job, "nccl2_own_endpoint", scope, transpiler):
-                # All are arguments of one call, so that its branch does not matter.
-                opened = next((c for c in (own, *listed) if isinstance(c.value, Unresolved)), None)
-                if opened is not None or not listed:
-                    why = f"{quoted(own)} and the trainers are known only at run time"
-                    yield unknown(subject, why if opened is not None else "the trainers are not given", at=own)
+            list_claims = claims_by_owner(job, "nccl2_endpoints", scope, transpiler)
+            for own in claims_by_owner(job, "nccl2_own_endpoint", scope, transpiler):
+                # All are arguments of one call, so the branch of the call does not matter.
+                unresolved = next((c for c in (own, *list_claims) if isinstance(c.value, Unresolved)), None)
+                if unresolved is not None or not list_claims:
+                    reason = f"{quoted(own)} and the trainers are known only at run time"
+                    yield unknown(subject, reason if unresolved is not None else "the trainers are not given", at=own)
                     continue
-                known = {entry for claim in listed for text in texts(claim.value) for entry in text.split(",")}
-                outside = [text for text in texts(own.value) if text not in known]
-                if known and outside and len(outside) < len(texts(own.value)):
+                entries = {entry for claim in list_claims for text in texts(claim.value) for entry in text.split(",")}
+                unlisted = [text for text in texts(own.value) if text not in entries]
+                if entries and unlisted and len(unlisted) < len(texts(own.value)):
                     yield failed(
                         subject,
-                        f"{quoted(own)} is {outside[0]} in one branch, which is not one of the trainers of"
-                        f" {placed(listed[0])}: the transpiler raises ValueError there.",
+                        f"{quoted(own)} is {unlisted[0]} in one branch, which is not one of the trainers of"
+                        f" {placed(list_claims[0])}: the transpiler raises ValueError there.",
                         at=own,
-                        also=((listed[0], "the trainers"),),
-                        remedy=f'Use an endpoint as it is written in `trainers`: "{min(known)}".',
+                        also=((list_claims[0], "the trainers"),),
+                        remedy=f'Use an endpoint as it is written in `trainers`: "{min(entries)}".',
                         severity=Severity.WARNING,
                     )
-                elif known and outside:
+                elif entries and unlisted:
                     yield failed(
                         subject,
-                        f"{quoted(own)} is not one of the trainers of {placed(listed[0])}: the transpiler raises"
+                        f"{quoted(own)} is not one of the trainers of {placed(list_claims[0])}: the transpiler raises"
                         " ValueError.",
                         at=own,
-                        also=((listed[0], "the trainers"),),
-                        remedy=f'Use an endpoint as it is written in `trainers`: `current_endpoint="{min(known)}"`.',
+                        also=((list_claims[0], "the trainers"),),
+                        remedy=f'Use an endpoint as it is written in `trainers`: `current_endpoint="{min(entries)}"`.',
                     )
                 else:
                     yield passed(subject)
@@ -221,32 +222,32 @@ def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Set `sync_mode = False` first, or leave the setting out.
 
-    Known limits: Only settings of a configuration that the script makes itself are known.
+    Known limits: Only settings of a configuration that the script creates itself are known.
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, _ in transpilers(job, scope):
             for quantity in ("runtime_split_send_recv", "dc_asgd"):
-                for claim in claims_of(job, quantity, scope, transpiler):
-                    yield _excluded(job, subject, scope, transpiler, claim)
+                for claim in claims_by_owner(job, quantity, scope, transpiler):
+                    yield _exclusion_verdict(job, subject, scope, transpiler, claim)
 
 
-def _excluded(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Claim) -> Verdict:
-    modes = claims_of(job, "ps_update_mode", scope, transpiler)
+def _exclusion_verdict(job: Job, subject: str, scope: Scope, transpiler: Claim, claim: Claim) -> Verdict:
+    modes = claims_by_owner(job, "ps_update_mode", scope, transpiler)
     if undecided_verdict := undecided(subject, (claim, *modes)):
         return undecided_verdict
     if set(claim.alternatives) != {True}:
         return passed(subject)
-    found = {text for mode in modes for text in texts(mode.value)}
-    early = [m for m in modes if texts(m.value) == ("async",) and m.span.line < claim.span.line]
-    asynchronous = bool(early) or (claim.quantity == "dc_asgd" and bool(found - {"sync"}))
-    if asynchronous or "geo" in found:
+    mode_names = {text for mode in modes for text in texts(mode.value)}
+    async_before = [m for m in modes if texts(m.value) == ("async",) and m.span.line < claim.span.line]
+    is_asynchronous = bool(async_before) or (claim.quantity == "dc_asgd" and bool(mode_names - {"sync"}))
+    if is_asynchronous or "geo" in mode_names:
         return passed(subject)
-    sync = next((m for m in modes if texts(m.value) == ("sync",)), transpiler)
+    sync_claim = next((m for m in modes if texts(m.value) == ("sync",)), transpiler)
     return failed(
         subject,
-        f"{quoted(claim)} needs asynchronous updates, but sync_mode is on ({placed(sync)}).",
+        f"{quoted(claim)} needs asynchronous updates, but sync_mode is on ({placed(sync_claim)}).",
         at=claim,
-        also=((sync, "synchronous"),),
+        also=((sync_claim, "synchronous"),),
         remedy="Set `sync_mode = False` on the configuration before it.",
     )
 
@@ -283,20 +284,20 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
-            for given in claims_of(job, "startup_program_given", scope, transpiler):
-                built = given.because[-1]
-                if given.alternatives == (True,):
+            for transpile_call in claims_by_owner(job, "startup_program_given", scope, transpiler):
+                guard = transpile_call.because[-1]
+                if transpile_call.alternatives == (True,):
                     yield passed(subject)
                 elif mode not in _EFFECT_BY_MODE:
                     yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
                 else:
                     yield failed(
                         subject,
-                        f"{quoted(given)} does not get `{texts(built.value)[0]}`, which {placed(built)} builds:"
-                        f" {_EFFECT_BY_MODE[mode]}.",
-                        at=given,
-                        also=((built, "built here"),),
-                        remedy=f"Pass it: `{texts(built.value)[0]}`.",
+                        f"{quoted(transpile_call)} does not get `{texts(guard.value)[0]}`, which {placed(guard)}"
+                        f" builds: {_EFFECT_BY_MODE[mode]}.",
+                        at=transpile_call,
+                        also=((guard, "built here"),),
+                        remedy=f"Pass it: `{texts(guard.value)[0]}`.",
                     )
 
 
@@ -321,7 +322,7 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only executors that the same script makes.
     """
-    for subject, device in stated(job, "server_executor_device"):
+    for subject, device in subject_claims(job, "server_executor_device"):
         if isinstance(device.value, Unresolved):
             yield unknown(subject, f"{quoted(device)} is unknown: {device.value.why}", at=device)
         elif "gpu" in device.alternatives:
@@ -374,27 +375,27 @@ def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
 def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> Verdict:
     tables = [c for c in job.about("embedding_distributed", scope) if set(c.alternatives) == {True}]
     table = claim.because[0]
-    sparse = any(
+    is_sparse = any(
         True in other.alternatives
         for other in job.about("embedding_sparse", scope)
         if any(reason.span == table.span for reason in other.because)
     )
     optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) not in ((), ("",), ("SGD",))]
     also: list[tuple[Claim, str]] = []
-    if not sparse:
-        why = "needs `is_sparse=True` too: without it every step sends the whole table"
+    if not is_sparse:
+        fault = "needs `is_sparse=True` too: without it every step sends the whole table"
     elif len(tables) > 1 and len(_parameter_names(job, scope, tables)) > 1:
-        why = f"is set for {len(tables)} tables, but the transpiler supports only one"
+        fault = f"is set for {len(tables)} tables, but the transpiler supports only one"
         also = [(other, "another table") for other in tables if other is not claim][:3]
     elif optimizers:
-        why = f"makes the servers update the table with plain SGD instead of {texts(optimizers[0].value)[0]}"
+        fault = f"makes the servers update the table with plain SGD instead of {texts(optimizers[0].value)[0]}"
         also = [(optimizers[0], "the optimizer")]
     else:
-        why = "is replaced by a prefetch that fails in the transpiler of Fluid 1.4 to 1.8"
+        fault = "is replaced by a prefetch that fails in the transpiler of Fluid 1.4 to 1.8"
     transpiler = job.about("transpiler", scope)[0]
     return failed(
         subject,
-        f"{quoted(claim)} {why} ({where(transpiler)} transpiles the program).",
+        f"{quoted(claim)} {fault} ({where(transpiler)} transpiles the program).",
         at=claim,
         also=(*also, (transpiler, "the transpiler")),
         remedy="Remove `is_distributed` and set `is_sparse=True`: the servers then keep the table as well.",
@@ -402,13 +403,13 @@ def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> V
 
 
 def _parameter_names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str]:
-    """Return the parameters of several tables; an unnamed one counts as separate."""
-    found = set()
+    """Return the names of the tables' parameters; an unnamed parameter counts as separate."""
+    names = set()
     for index, table in enumerate(tables):
-        named = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
-        name = "".join(texts(named[0].value)) if named else ""
-        found.add(name or f"#{index}")
-    return found
+        name_claims = [c for c in job.about("embedding_parameter", scope) if c.because[:1] == table.because[:1]]
+        name = "".join(texts(name_claims[0].value)) if name_claims else ""
+        names.add(name or f"#{index}")
+    return names
 
 
 @rule(
@@ -431,18 +432,18 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
 
     Fix: Give every trainer the same number of steps, or update asynchronously.
 
-    Known limits: Only an `if` directly in the loop that names the trainer's index, rank or worker index is seen.
+    Known limits: Only an `if` directly in the loop that names the trainer's index, rank or worker index is recognized.
     """
     for subject, scope, _, claim in each_claim(job, "rank_dependent_steps"):
-        stated = job.about("ps_update_mode", scope)
-        modes = {text for mode in stated for text in texts(mode.value)}
+        mode_claims = job.about("ps_update_mode", scope)
+        modes = {text for mode in mode_claims for text in texts(mode.value)}
         if modes == {"sync"}:
             yield failed(
                 subject,
-                f"{quoted(claim)} ends the loop for some trainers only, but {placed(stated[0])} updates synchronously:"
-                " the others wait until the RPC deadline.",
+                f"{quoted(claim)} ends the loop for some trainers only, but {placed(mode_claims[0])} updates"
+                " synchronously: the others wait until the RPC deadline.",
                 at=claim,
-                also=((stated[0], "synchronous updates"),),
+                also=((mode_claims[0], "synchronous updates"),),
                 remedy="Let every trainer run the same number of steps, or update asynchronously.",
             )
         elif not modes:
@@ -519,17 +520,17 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
         if not executors or not modes & {"nccl2", ""}:
             continue
         transpiler = next(claim for claim, mode in transpilers(job, scope) if mode in ("nccl2", ""))
-        blind = [claim for claim in executors if claim.alternatives == (False,)]
-        if not blind:
+        uninformed = [claim for claim in executors if claim.alternatives == (False,)]
+        if not uninformed:
             yield passed(subject)
-        elif "nccl2" not in modes or blind[0].condition:
+        elif "nccl2" not in modes or uninformed[0].condition:
             yield unknown(subject, f"{quoted(transpiler)}: its mode is known only at run time", at=transpiler)
         else:
             yield failed(
                 subject,
-                f"{quoted(blind[0])} is given neither num_trainers nor trainer_id, but {placed(transpiler)} is in "
+                f"{quoted(uninformed[0])} is given neither num_trainers nor trainer_id, but {placed(transpiler)} is in "
                 "nccl2 mode: each trainer trains alone.",
-                at=blind[0],
+                at=uninformed[0],
                 also=((transpiler, "nccl2 mode"),),
                 remedy="Give ParallelExecutor `num_trainers=` and `trainer_id=`.",
             )
@@ -538,7 +539,7 @@ def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
 # The distribution of parameters over servers, and the memory that they need.
 
 
-#: More servers than this are a mistake that other rules report.
+#: Most servers that are judged; a larger number is a mistake that other rules report.
 _MAX_SERVERS = 10_000
 #: From this size on, sending a table at every step takes longer than the step.
 _LARGE_TABLE_BYTES = 64 * 2**20
@@ -553,17 +554,19 @@ def _known_shapes(claims: Sequence[Claim]) -> list[tuple[int, ...]]:
     ]
 
 
-def _shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
-    """Return the claims without tables that share a named parameter with an earlier one."""
-    seen: set[str] = set()
-    kept: list[Claim] = []
+def _without_shared_parameters(job: Job, scope: Scope, claims: Sequence[Claim]) -> list[Claim]:
+    """Return the claims without those about tables that share a named parameter with an earlier table."""
+    seen_names: set[str] = set()
+    claims_kept: list[Claim] = []
     for claim in claims:
-        named = [c for c in job.about("embedding_parameter", scope) if any(r.span == claim.span for r in c.because)]
-        name = "".join(texts(named[0].value)) if named else ""
-        if name not in seen or not name:
-            kept.append(claim)
-        seen.add(name)
-    return kept
+        name_claims = [
+            c for c in job.about("embedding_parameter", scope) if any(r.span == claim.span for r in c.because)
+        ]
+        name = "".join(texts(name_claims[0].value)) if name_claims else ""
+        if name not in seen_names or not name:
+            claims_kept.append(claim)
+        seen_names.add(name)
+    return claims_kept
 
 
 def _megabytes(size: float) -> str:
@@ -607,56 +610,53 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
         if not parameters or not servers:
             continue
         parameters.sort(key=lambda claim: (claim.span.line, claim.span.column))
-        yield _shares(job, subject, scope, transpiler, _shared_parameters(job, scope, parameters), servers)
+        yield _shares_verdict(
+            job, subject, scope, transpiler, _without_shared_parameters(job, scope, parameters), servers
+        )
 
 
-def _shares(
-    job: Job,
-    subject: str,
-    scope: Scope,
-    transpiler: Claim,
-    parameters: Sequence[Claim],
-    servers: tuple[Claim, ...],
+def _shares_verdict(
+    job: Job, subject: str, scope: Scope, transpiler: Claim, parameters: Sequence[Claim], servers: tuple[Claim, ...]
 ) -> Verdict:
     settings = [
         c
         for name in ("slice_var_up", "min_block_size", "split_method")
-        for c in claims_of(job, name, scope, transpiler)
+        for c in claims_by_owner(job, name, scope, transpiler)
     ]
     if undecided_verdict := undecided(subject, (*servers, *settings, *parameters)):
         return undecided_verdict
     values = {claim.quantity: claim.alternatives[0] for claim in settings}
     if values.get("split_method") == "HashName":
         return unknown(subject, "HashName gives blocks to servers by the hash of their names", at=transpiler)
-    listed = endpoints(servers)
-    count = len(listed) or min(numbers(servers[0].value), default=0)
-    least = values.get("min_block_size", MIN_BLOCK)
-    sliced = values.get("slice_var_up", True) is not False
-    if not 1 <= count <= _MAX_SERVERS or not isinstance(least, int):
+    entries = endpoints(servers)
+    count = len(entries) or min(numbers(servers[0].value), default=0)
+    min_elements = values.get("min_block_size", MIN_BLOCK)
+    is_sliced = values.get("slice_var_up", True) is not False
+    if not 1 <= count <= _MAX_SERVERS or not isinstance(min_elements, int):
         return unknown(subject, "the number of servers is not known", at=servers[0])
-    held = bytes_held(_known_shapes(parameters), (), count, min_elements=least if sliced else None)
-    total, fullest = sum(held), max(held)
-    empty = [index for index, share in enumerate(held) if not share]
-    because = settings[0] if settings else transpiler
-    biggest = max(parameters, key=lambda claim: math.prod(_known_shapes([claim])[0]))
-    if empty:
+    held_bytes = bytes_held(_known_shapes(parameters), (), count, min_elements=min_elements if is_sliced else None)
+    total, fullest = sum(held_bytes), max(held_bytes)
+    empty_servers = [index for index, share in enumerate(held_bytes) if not share]
+    cutting_claim = settings[0] if settings else transpiler
+    largest = max(parameters, key=lambda claim: math.prod(_known_shapes([claim])[0]))
+    if empty_servers:
         return failed(
             subject,
-            f"{quoted(servers[0])}: of {count} servers {len(empty)} hold nothing, because the {len(parameters)}"
-            f" parameters ({_megabytes(total)}) form only {count - len(empty)} blocks.",
+            f"{quoted(servers[0])}: of {count} servers {len(empty_servers)} hold nothing, because the {len(parameters)}"
+            f" parameters ({_megabytes(total)}) form only {count - len(empty_servers)} blocks.",
             at=servers[0],
-            also=((because, "cut here"), (biggest, "the largest parameter")),
-            remedy=f"Start {count - len(empty)} servers, or use a smaller min_block_size.",
+            also=((cutting_claim, "cut here"), (largest, "the largest parameter")),
+            remedy=f"Start {count - len(empty_servers)} servers, or use a smaller min_block_size.",
         )
-    if overloaded(held):
+    if overloaded(held_bytes):
         return failed(
             subject,
-            f"{quoted(biggest)} goes to one server, which holds {_megabytes(fullest)}, while the mean of {count} is"
+            f"{quoted(largest)} goes to one server, which holds {_megabytes(fullest)}, while the mean of {count} is"
             f" {_megabytes(total / count)}.",
-            at=biggest,
-            also=((because, "cut here"), (servers[0], "the servers")),
+            at=largest,
+            also=((cutting_claim, "cut here"), (servers[0], "the servers")),
             remedy="Leave slice_var_up on, so that large parameters are split."
-            if not sliced
+            if not is_sliced
             else "Use a smaller min_block_size or fewer servers.",
         )
     return passed(subject)
@@ -684,7 +684,7 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     Known limits: Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
     subtracted.
     """
-    seen: set[tuple[str, ...]] = set()
+    seen_keys: set[tuple[str, ...]] = set()
     for subject, scope, first in distinct_claims(job, "embedding_shape"):
         memory = job.setting("memory_per_node_mib", scope)
         servers = [
@@ -694,20 +694,20 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
             if not isinstance(claim.value, Unresolved)
         ] or list(job.value_claims("ps_server_endpoints", scope))
         key = (first.span.path, subject)
-        if not memory or not servers or key in seen:
+        if not memory or not servers or key in seen_keys:
             continue
-        seen.add(key)
-        grown = [c for c in job.about("embedding_sparse", scope) if "sparse_embedding" in c.spelling]
+        seen_keys.add(key)
+        sparse_embeddings = [c for c in job.about("embedding_sparse", scope) if "sparse_embedding" in c.spelling]
         tables = [
             claim
             for claim in job.about("embedding_shape", scope)
-            if not any(reason.span == claim.span for other in grown for reason in other.because)
+            if not any(reason.span == claim.span for other in sparse_embeddings for reason in other.because)
         ]
-        pair = (memory[0], servers[0])
-        yield _memory_verdict(job, subject, scope, _shared_parameters(job, scope, tables), pair)
-        growing = [reason for claim in grown for reason in claim.because]
-        if growing:
-            yield _memory_verdict(job, subject, scope, growing, pair, severity=Severity.WARNING)
+        memory_and_servers = (memory[0], servers[0])
+        yield _memory_verdict(job, subject, scope, _without_shared_parameters(job, scope, tables), memory_and_servers)
+        growing_tables = [reason for claim in sparse_embeddings for reason in claim.because]
+        if growing_tables:
+            yield _memory_verdict(job, subject, scope, growing_tables, memory_and_servers, severity=Severity.WARNING)
 
 
 def _memory_verdict(
@@ -715,38 +715,39 @@ def _memory_verdict(
     subject: str,
     scope: Scope,
     tables: Sequence[Claim],
-    per_node: tuple[Claim, Claim],
+    memory_and_servers: tuple[Claim, Claim],
     *,
     severity: Severity | None = None,
 ) -> Verdict:
-    memory, servers = per_node
+    memory, servers = memory_and_servers
     undecided_verdict = undecided(subject, (memory, servers, *tables))
     if undecided_verdict is not None or not tables:
         return undecided_verdict or passed(subject)
-    # Where the operator gives the addresses, each server has its own pod.
+    # If the operator assigns the addresses, each server has its own pod.
     count = max(numbers(servers.value), default=0) if servers.quantity == "ps_servers" else 0
-    listed = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
+    entries = endpoints((servers,)) if not count else [f"pod{index}" for index in range(min(count, _MAX_SERVERS))]
     optimizers = {text for claim in job.about("optimizer", scope) for text in texts(claim.value)} - {""}
     slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
     total = sum(math.prod(shape) for shape in _known_shapes(tables)) * FLOAT_BYTES * (1 + slots)
-    hosts = [host_of(entry) for entry in listed]
-    most = max((hosts.count(host) for host in hosts), default=0)
-    mib = max(numbers(memory.value), default=0)
-    if not listed or not mib:
+    hosts = [host_of(entry) for entry in entries]
+    servers_per_host = max((hosts.count(host) for host in hosts), default=0)
+    memory_mib = max(numbers(memory.value), default=0)
+    if not entries or not memory_mib:
         return unknown(subject, f"{quoted(memory)}: the amount is not given", at=memory)
-    share = total / len(listed) * most
-    if share <= mib * 2**20:
+    share = total / len(entries) * servers_per_host
+    if share <= memory_mib * 2**20:
         return passed(subject)
     verb = "may grow to" if severity is not None else "take"
-    biggest = max(tables, key=lambda claim: math.prod(_known_shapes([claim])[0]))
-    kept = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
+    largest = max(tables, key=lambda claim: math.prod(_known_shapes([claim])[0]))
+    slots_text = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
     return failed(
         subject,
-        f"{quoted(biggest)}: the tables {verb} {_megabytes(total)}{kept}, so {_megabytes(share)} on a host of"
-        f" {most} of the {len(listed)} servers, but {placed(memory)} grants {_megabytes(mib * 2**20)}.",
-        at=biggest,
+        f"{quoted(largest)}: the tables {verb} {_megabytes(total)}{slots_text}, so {_megabytes(share)} on a host of"
+        f" {servers_per_host} of the {len(entries)} servers, but {placed(memory)} grants"
+        f" {_megabytes(memory_mib * 2**20)}.",
+        at=largest,
         also=((memory, "memory of a node"), (servers, "the servers")),
-        remedy="Spread the tables over more servers, or ask for more memory.",
+        remedy="Spread the tables over more servers, or request more memory.",
         severity=severity,
     )
 
@@ -776,12 +777,14 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
         modes = [c for c in job.about("ps_mode", scope) if True in c.alternatives]
         if not modes:
             continue
-        sparse = [c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)]
-        if undecided_verdict := undecided(subject, (table, *sparse, *modes)):
+        sparse_claims = [
+            c for c in job.about("embedding_sparse", scope) if any(r.span == table.span for r in c.because)
+        ]
+        if undecided_verdict := undecided(subject, (table, *sparse_claims, *modes)):
             yield undecided_verdict
             continue
         size = math.prod(_known_shapes([table])[0]) * FLOAT_BYTES
-        if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse):
+        if size < _LARGE_TABLE_BYTES or any(True in claim.alternatives for claim in sparse_claims):
             yield passed(subject)
         else:
             yield failed(
@@ -830,9 +833,9 @@ def blocks_dealt_by_hash(question: SubjectQuestion) -> Verdict | None:
     )
 
 
-#: Below this share of the trainers' cores, servers are the bottleneck of every step. A rule of thumb: a server unpacks,
-#: applies and packs what all trainers send, which costs a fraction of computing it.
-_LEAST_SHARE = 1 / 50
+#: The share of the trainers' cores below which servers are the bottleneck of every step. A rule of thumb: a server
+#: unpacks, applies and packs the gradients of all trainers, which costs a fraction of computing them.
+_MIN_CORE_SHARE = 1 / 50
 
 
 @rule(
@@ -860,32 +863,32 @@ def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]
         for role in servers:
-            limits = role.in_force("pod_cpus") or role.in_force("pod_cpu_requests")
+            limits = role.setting("pod_cpus") or role.setting("pod_cpu_requests")
             if not limits or not workload.trainers:
                 continue
             undecided_verdict = undecided(workload.id, (limits[0], role.count))
-            yield undecided_verdict or _cores(workload, role, limits[0])
+            yield undecided_verdict or _cores_verdict(workload, role, limits[0])
 
 
-def _cores(workload: Workload, role: Role, limit: Claim) -> Verdict:
+def _cores_verdict(workload: Workload, role: Role, limit: Claim) -> Verdict:
     cores, servers = _largest_number(limit), _largest_number(role.count)
-    used = 0.0
+    trainer_cores = 0.0
     for trainer in workload.trainers:
-        own = trainer.in_force("pod_cpus") or trainer.in_force("pod_cpu_requests")
-        used += _largest_number(trainer.count) * (_largest_number(own[0]) if own else 0)
+        limits = trainer.setting("pod_cpus") or trainer.setting("pod_cpu_requests")
+        trainer_cores += _largest_number(trainer.count) * (_largest_number(limits[0]) if limits else 0)
     total = cores * servers
-    if cores >= 1 and total >= used * _LEAST_SHARE:
+    if cores >= 1 and total >= trainer_cores * _MIN_CORE_SHARE:
         return passed(workload.id)
-    compared = f" and the trainers {used:g}" if used else ""
+    trainers_text = f" and the trainers {trainer_cores:g}" if trainer_cores else ""
     return failed(
         workload.id,
-        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{compared}: the servers are"
-        " the bottleneck of each step.",
+        f"{quoted(limit)} gives the {servers:g} parameter servers {total:g} cores together{trainers_text}: the"
+        " servers are the bottleneck of each step.",
         at=limit,
         remedy="Give servers several cores each, or start more servers.",
     )
 
 
 def _largest_number(claim: Claim) -> float:
-    """Return the largest number that a claim allows; 0 without one."""
+    """Return the largest number that a claim allows; 0 if it allows no number."""
     return max((float(item) for item in claim.alternatives if isinstance(item, (int, float))), default=0.0)

@@ -25,14 +25,14 @@ from preflight.plugins.authoring import (
 from preflight.plugins.claim_text import argument_of, placed, quoted, where
 from preflight.plugins.questions import SubjectQuestion, subjects, subjects_with
 from preflight_rules.launches import starting_file
-from preflight_rules.paddle.script_setup import is_release_from
+from preflight_rules.paddle.script_setup import is_at_least_release
 
 #: The roles that fleet's role maker accepts in TRAINING_ROLE (paddle/distributed/fleet/base/role_maker.py, 2.6).
 _ROLES = ("TRAINER", "PSERVER", "HETER_TRAINER", "COORDINATOR")
 #: An image of PaddlePaddle's own repository and its release (`paddlepaddle/paddle:3.2.0-gpu-cuda12.6`).
-_OFFICIAL = re.compile(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
+_OFFICIAL_IMAGE = re.compile(r"paddlepaddle/paddle:v?(\d+(?:\.\d+)+(?:rc\d+|b\d+)?)")
 #: The first release whose wheels have no parameter server (PaddlePaddle/Paddle#73999).
-_FIRST_WITHOUT = "3.1.1"
+_FIRST_WITHOUT_SERVERS = "3.1.1"
 
 
 @rule(
@@ -65,8 +65,8 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         if not counts:
             continue
         verdict = undecided(subject, (*indices, *counts), launch)
-        found, most = numbers(job_value(indices)), numbers(job_value(counts))
-        if verdict is None and most and max(most) < 1:
+        index_numbers, count_numbers = numbers(job_value(indices)), numbers(job_value(counts))
+        if verdict is None and count_numbers and max(count_numbers) < 1:
             verdict = failed(
                 subject,
                 f"{quoted(counts[0])} is not a number of {'servers' if roles == {'PSERVER'} else 'trainers'}: expected"
@@ -76,13 +76,18 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
                 remedy="Give the number of processes of this role that are started.",
                 severity=None if launch is not None else Severity.WARNING,
             )
-        elif verdict is None and found and most and all(index >= max(most) or index < 0 for index in found):
+        elif (
+            verdict is None
+            and index_numbers
+            and count_numbers
+            and all(index >= max(count_numbers) or index < 0 for index in index_numbers)
+        ):
             verdict = failed(
                 subject,
-                f"{quoted(indices[0])} is not an index of {quoted(counts[0])}: expected 0 to {max(most) - 1}.",
+                f"{quoted(indices[0])} is not an index of {quoted(counts[0])}: expected 0 to {max(count_numbers) - 1}.",
                 at=indices[0],
-                also=((counts[0], f"{max(most)} in total"),),
-                remedy=f"Number them from 0 to {max(most) - 1}, or raise the count.",
+                also=((counts[0], f"{max(count_numbers)} in total"),),
+                remedy=f"Number them from 0 to {max(count_numbers) - 1}, or raise the count.",
                 # A script without a launch may run as a server, which ignores the number.
                 severity=None if launch is not None else Severity.WARNING,
             )
@@ -106,12 +111,16 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
     Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles. A job in which nothing
     else is about Paddle is not judged.
     """
-    shown = (f"{claim.quantity} {claim.span.snippet}".lower() for claim in job.claims)
-    if not any("paddle" in text for text in shown):
-        read = {file.path for file in job.files}
-        unread = next((launch for launch in job.launches if launch.program and launch.program not in read), None)
-        if unread is not None and job.about("ps_role"):
-            yield unknown(job.name, f"`{unread.program}` is not among the files, and may use Paddle", at=unread)
+    claim_texts = (f"{claim.quantity} {claim.span.snippet}".lower() for claim in job.claims)
+    if not any("paddle" in text for text in claim_texts):
+        read_paths = {file.path for file in job.files}
+        unread_launch = next(
+            (launch for launch in job.launches if launch.program and launch.program not in read_paths), None
+        )
+        if unread_launch is not None and job.about("ps_role"):
+            yield unknown(
+                job.name, f"`{unread_launch.program}` is not among the files, and may use Paddle", at=unread_launch
+            )
         else:
             yield not_applicable(job.name, "nothing in the job uses Paddle")
         return
@@ -174,15 +183,19 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
             continue
         if undecided_verdict := undecided(launch.id, (*own, *servers), launch):
             port = _own_port(job, launch, own[0])
-            unlisted = roles == {"PSERVER"} and port is not None and _port_is_unlisted(port, servers)
+            is_unlisted = roles == {"PSERVER"} and port is not None and _port_is_unlisted(port, servers)
             yield (
-                _unlisted_port_finding(launch, port, servers[0]) if unlisted and port is not None else undecided_verdict
+                _unlisted_port_finding(launch, port, servers[0])
+                if is_unlisted and port is not None
+                else undecided_verdict
             )
             continue
-        listed, own_address = endpoints(servers), texts(job_value(own))
-        inside = [endpoint in listed for endpoint in own_address if ":" in endpoint]
-        wrong = bool(inside) and bool(listed) and (not any(inside) if roles == {"PSERVER"} else all(inside))
-        if not wrong:
+        entries, own_address = endpoints(servers), texts(job_value(own))
+        are_listed = [endpoint in entries for endpoint in own_address if ":" in endpoint]
+        is_wrong = (
+            bool(are_listed) and bool(entries) and (not any(are_listed) if roles == {"PSERVER"} else all(are_listed))
+        )
+        if not is_wrong:
             yield passed(launch.id)
             continue
         yield _misplaced_finding(
@@ -191,27 +204,27 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
 
 
 def _own_port(job: Job, launch: Launch, own: Claim) -> Claim | None:
-    """Return the claim of the port if the endpoint consists of POD_IP and PADDLE_PORT."""
+    """Return the claim about the port if the endpoint consists of POD_IP and PADDLE_PORT; otherwise None."""
     if not own.spelling.removeprefix("export ").startswith("POD_IP"):
         return None
     return next(iter(job.setting("env.PADDLE_PORT", launch.scope)), None)
 
 
 def _port_is_unlisted(port: Claim, servers: tuple[Claim, ...]) -> bool:
-    """Return whether no entry of the list has this port, so the server cannot be in it."""
+    """Return whether certainly no entry of the list of servers has this port."""
     if any(isinstance(claim.value, Unresolved) for claim in (port, *servers)):
         return False
-    own_address, listed = texts(port.value), {entry.rpartition(":")[2] for entry in endpoints(servers)}
-    known = bool(own_address) and bool(listed) and all(text.isdecimal() for text in (*own_address, *listed))
-    return known and not listed & set(own_address)
+    ports, listed_ports = texts(port.value), {entry.rpartition(":")[2] for entry in endpoints(servers)}
+    are_known = bool(ports) and bool(listed_ports) and all(text.isdecimal() for text in (*ports, *listed_ports))
+    return are_known and not listed_ports & set(ports)
 
 
 def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdict:
-    listed = sorted({entry.rpartition(":")[2] for entry in endpoints((servers,))}, key=int)
+    listed_ports = sorted({entry.rpartition(":")[2] for entry in endpoints((servers,))}, key=int)
     return failed(
         launch.id,
         f"the server's port is {texts(port.value)[0]} ({quoted(port)}), but {placed(servers)} has no entry with "
-        f"that port, only with {' and '.join(listed)}.",
+        f"that port, only with {' and '.join(listed_ports)}.",
         at=port,
         also=((servers, "the servers"),),
         remedy="Write the server's port the same way in both places.",
@@ -221,7 +234,7 @@ def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdi
 def _misplaced_finding(
     launch: Launch, own_address: str, own: Claim, port: Claim | None, servers: Claim, *, is_server: bool
 ) -> Verdict:
-    """Return the finding at the differing part of the endpoint: at the port, if the list contains the host."""
+    """Return the finding at the part of the endpoint that differs: the port, if the list contains the host."""
     same_host = [entry for entry in endpoints((servers,)) if host_of(entry) == host_of(own_address)]
     fault = "does not list it" if is_server else "lists it as a server"
     if is_server and same_host:
@@ -242,7 +255,7 @@ def _misplaced_finding(
     )
 
 
-def _server_modes(job: Job, scope: Scope) -> list[Claim]:
+def _server_mode_claims(job: Job, scope: Scope) -> list[Claim]:
     return [claim for claim in job.value_claims("ps_mode", scope) if True in claim.alternatives]
 
 
@@ -256,7 +269,7 @@ def _release_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     severity=Severity.ERROR,
     applies_to="paddlepaddle >= 3.1.1",
     otherwise="nothing starts a parameter server",
-    each=subjects_with(_server_modes, also=(_release_claims,)),
+    each=subjects_with(_server_mode_claims, also=(_release_claims,)),
 )
 def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     """A parameter-server job names a Paddle release whose wheels have no parameter server.
@@ -274,14 +287,14 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
     installed is checked by `preflight check`. A custom build may contain the parameter server.
     """
     modes, versions = question.of
-    found = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
-    if not found:
+    releases = [version for claim in versions for text in texts(claim.value) if (version := _version(text))]
+    if not releases:
         return unknown(question.subject, "the PaddlePaddle release is not given", at=modes[0])
-    if all(is_release_from(_FIRST_WITHOUT, text) for text in found):
+    if all(is_at_least_release(_FIRST_WITHOUT_SERVERS, text) for text in releases):
         return failed(
             question.subject,
-            f"{quoted(versions[0])} requests PaddlePaddle {found[0]}, whose wheels have no parameter server"
-            f" (since {_FIRST_WITHOUT}), but {placed(modes[0])} starts one.",
+            f"{quoted(versions[0])} requests PaddlePaddle {releases[0]}, whose wheels have no parameter server"
+            f" (since {_FIRST_WITHOUT_SERVERS}), but {placed(modes[0])} starts one.",
             at=versions[0],
             also=((modes[0], "starts parameter servers"),),
             remedy="Use PaddlePaddle 3.0.0 or older for this job.",
@@ -291,18 +304,18 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
 
 def _image_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """Return the container images of PaddlePaddle's own repository, whose tag is the release."""
-    return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL.search(t) for t in texts(c.value)))
+    return tuple(c for c in job.setting("container", scope) if any(_OFFICIAL_IMAGE.search(t) for t in texts(c.value)))
 
 
 def _version(text: str) -> str:
-    image = _OFFICIAL.search(text)
+    image = _OFFICIAL_IMAGE.search(text)
     return image[1] if image else text if "/" not in text else ""
 
 
 def endpoints(claims: tuple[Claim, ...]) -> tuple[str, ...]:
-    """Return the list that the claims state; empty when there is none or several."""
-    found = [value for claim in claims for value in claim.alternatives if isinstance(value, tuple)]
-    return tuple(str(item) for item in found[0]) if len(found) == 1 else ()
+    """Return the entries of the list that the claims give; empty unless they give exactly one list."""
+    lists = [value for claim in claims for value in claim.alternatives if isinstance(value, tuple)]
+    return tuple(str(item) for item in lists[0]) if len(lists) == 1 else ()
 
 
 @rule("PPS001", "endpoint-listed-twice", severity=Severity.ERROR, otherwise="no list of servers or trainers is given")
@@ -329,30 +342,31 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
                 yield undecided(subject, (*claims, *other), launch) or _duplicates_verdict(subject, claims, other)
 
 
-def place_of(claim: Claim) -> tuple[str, int, int]:
+def location_of(claim: Claim) -> tuple[str, int, int]:
     """Return path, line and column of a claim."""
     return claim.span.path, claim.span.line, claim.span.column
 
 
-def _duplicates_verdict(subject: str, claims: tuple[Claim, ...], other: tuple[Claim, ...]) -> Verdict:
-    listed = [item for item in endpoints(claims) if _has_port(item)]
-    twice = next((item for item in listed if listed.count(item) > 1), None)
-    if twice is not None:
+def _duplicates_verdict(subject: str, claims: tuple[Claim, ...], other_claims: tuple[Claim, ...]) -> Verdict:
+    entries = [item for item in endpoints(claims) if _has_port(item)]
+    duplicate = next((item for item in entries if entries.count(item) > 1), None)
+    if duplicate is not None:
         return failed(
             subject,
-            f"{quoted(claims[0])} lists {twice} {listed.count(twice)} times: two processes cannot share one port.",
+            f"{quoted(claims[0])} lists {duplicate} {entries.count(duplicate)} times: two processes cannot share one"
+            " port.",
             at=claims[0],
-            remedy=f"Give each process on {host_of(twice)} its own port.",
+            remedy=f"Give each process on {host_of(duplicate)} its own port.",
         )
-    both = next((item for item in listed if item in endpoints(other)), None)
-    if both is not None:
+    shared_entry = next((item for item in entries if item in endpoints(other_claims)), None)
+    if shared_entry is not None:
         return failed(
             subject,
-            f"{both} is given to a trainer ({quoted(claims[0])}) and to a server ({quoted(other[0])},"
-            f" {where(other[0])}): two processes cannot share one port.",
+            f"{shared_entry} is given to a trainer ({quoted(claims[0])}) and to a server ({quoted(other_claims[0])},"
+            f" {where(other_claims[0])}): two processes cannot share one port.",
             at=claims[0],
-            also=((other[0], "the servers"),),
-            remedy=f"Give trainer and server on {host_of(both)} different ports.",
+            also=((other_claims[0], "the servers"),),
+            remedy=f"Give trainer and server on {host_of(shared_entry)} different ports.",
         )
     return passed(subject)
 
@@ -383,39 +397,44 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     if len(lists) < 2:
         yield not_applicable(job.name, "no two launches carry a list of servers")
         return
-    first, ours = lists[0]
-    reported: list[Sequence[str]] = []
+    first, first_claims = lists[0]
+    reported_lists: list[Sequence[str]] = []
     for launch, claims in lists[1:]:
-        one, other = endpoints(ours), endpoints(claims)
-        if launch.program != first.program or other in reported:
+        entries, other_entries = endpoints(first_claims), endpoints(claims)
+        if launch.program != first.program or other_entries in reported_lists:
             continue
-        if undecided_verdict := undecided(launch.id, ours, first) or undecided(launch.id, claims, launch):
+        if undecided_verdict := undecided(launch.id, first_claims, first) or undecided(launch.id, claims, launch):
             yield undecided_verdict
-        elif one and other and one != other and (set(one) & set(other) or _is_served_by(job, launch, first, lists)):
-            kind = "a different order of servers" if sorted(one) == sorted(other) else "other servers"
-            reported.append(other)
-            yield _list_difference_finding(launch, claims[0], first, ours[0], kind)
-        elif not one or not other:
+        elif (
+            entries
+            and other_entries
+            and entries != other_entries
+            and (set(entries) & set(other_entries) or _is_served_by(job, launch, first, lists))
+        ):
+            kind = "a different order of servers" if sorted(entries) == sorted(other_entries) else "other servers"
+            reported_lists.append(other_entries)
+            yield _list_difference_finding(launch, claims[0], first, first_claims[0], kind)
+        elif not entries or not other_entries:
             yield unknown(launch.id, f"{quoted(claims[0])} is known only at run time", at=claims[0])
         else:
             yield passed(launch.id)
 
 
-def _list_difference_finding(launch: Launch, claim: Claim, first: Launch, ours: Claim, kind: str) -> Verdict:
+def _list_difference_finding(launch: Launch, claim: Claim, first: Launch, first_claim: Claim, kind: str) -> Verdict:
     remedy = "Give every process the same list in the same order."
-    if place_of(claim) != place_of(ours):
+    if location_of(claim) != location_of(first_claim):
         return failed(
             launch.id,
-            f"{quoted(claim)} lists {kind} than {placed(ours)} of the same job.",
+            f"{quoted(claim)} lists {kind} than {placed(first_claim)} of the same job.",
             at=claim,
-            also=((ours, "the other list"),),
+            also=((first_claim, "the other list"),),
             remedy=remedy,
         )
-    # One expression gives each process its own.
-    one, other = (join_some(list(endpoints((each,))), 4) for each in (ours, claim))
+    # One expression gives each process a different list.
+    entries, other_entries = (join_some(list(endpoints((each,))), 4) for each in (first_claim, claim))
     return failed(
         launch.id,
-        f"{quoted(claim)} gives {launch.id} {kind} ({other}) than {first.id} ({one}).",
+        f"{quoted(claim)} gives {launch.id} {kind} ({other_entries}) than {first.id} ({entries}).",
         at=launch,
         also=((first, "the other process"), (claim, "the list")),
         remedy=remedy,
@@ -423,13 +442,15 @@ def _list_difference_finding(launch: Launch, claim: Claim, first: Launch, ours: 
 
 
 def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple[Launch, tuple[Claim, ...]]]) -> bool:
-    """Return whether one launch starts servers, the other trainers, and all others of these roles have their lists."""
-    if {_role(job, launch), _role(job, other)} != {"PSERVER", "TRAINER"}:
+    """Return whether one launch starts servers and the other trainers, and every launch of a role has the same list."""
+    if {role_of(job, launch), role_of(job, other)} != {"PSERVER", "TRAINER"}:
         return False
-    of_roles: dict[str, set[str]] = {}
-    for each, claims in lists:
-        of_roles.setdefault(_role(job, each), set()).add(",".join(endpoints(claims)))
-    return of_roles.keys() == {"PSERVER", "TRAINER"} and all(len(found) == 1 for found in of_roles.values())
+    lists_by_role: dict[str, set[str]] = {}
+    for member, claims in lists:
+        lists_by_role.setdefault(role_of(job, member), set()).add(",".join(endpoints(claims)))
+    return lists_by_role.keys() == {"PSERVER", "TRAINER"} and all(
+        len(role_lists) == 1 for role_lists in lists_by_role.values()
+    )
 
 
 @rule(
@@ -453,12 +474,13 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
     Known limits: Only numbers and lists of one launch are compared.
     """
     for subject, scope, launch in subjects(job):
-        for quantity, listed in (
-            ("ps_servers", "ps_server_endpoints"),
-            ("ps_workers", "ps_worker_endpoints"),
-        ):
-            counts = [c for c in job.about(quantity, scope) if c.value and not _is_list(job, c, listed, scope)]
-            lists = job.setting(listed, scope)
+        for quantity, list_quantity in (("ps_servers", "ps_server_endpoints"), ("ps_workers", "ps_worker_endpoints")):
+            counts = [
+                c
+                for c in job.about(quantity, scope)
+                if c.value and not _is_derived_from_list(job, c, list_quantity, scope)
+            ]
+            lists = job.setting(list_quantity, scope)
             if not counts or not lists:
                 continue
             if undecided_verdict := undecided(subject, (*counts, *lists), launch):
@@ -477,9 +499,9 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
 
 
-def _is_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
+def _is_derived_from_list(job: Job, claim: Claim, listed: str, scope: Scope) -> bool:
     """Return whether a count is derived from the list itself."""
-    return any(place_of(claim) == place_of(other) for other in job.about(listed, scope))
+    return any(location_of(claim) == location_of(other) for other in job.about(listed, scope))
 
 
 @rule(
@@ -504,11 +526,12 @@ def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     Known limits: A single server is not reported.
     """
     servers, workers = question.of
-    at, work = [host_of(e) for e in endpoints(servers)], {host_of(e) for e in endpoints(workers)}
-    if len(at) > 1 and len(set(at)) == 1 and len(work) > 1:
+    server_hosts, worker_hosts = [host_of(e) for e in endpoints(servers)], {host_of(e) for e in endpoints(workers)}
+    if len(server_hosts) > 1 and len(set(server_hosts)) == 1 and len(worker_hosts) > 1:
         return failed(
             question.subject,
-            f"{quoted(servers[0])} puts all {len(at)} servers on {at[0]}, while the trainers are on {len(work)} hosts.",
+            f"{quoted(servers[0])} puts all {len(server_hosts)} servers on {server_hosts[0]}, while the trainers are"
+            f" on {len(worker_hosts)} hosts.",
             at=servers[0],
             also=((workers[0], "the trainers"),),
             remedy="Spread the servers over the hosts.",
@@ -528,7 +551,7 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
 
     What it checks: If a list names another host, no entry of the lists is 127.x.x.x or localhost.
 
-    Why it matters: On every other host the loopback entry means that host itself: its processes dial themselves.
+    Why it matters: On every other host the loopback entry means that host itself: its processes connect to themselves.
 
     Example: `--servers=127.0.0.1:6170,10.0.0.2:6170`.
 
@@ -538,19 +561,19 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
     """
     claims = question.claims
     entries = [(claim, entry) for claim in claims for entry in endpoints((claim,))]
-    local = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]
-    if local and len(local) < len(entries):
-        claim, entry = local[0]
+    local_entries = [(claim, entry) for claim, entry in entries if is_loopback(host_of(entry))]
+    if local_entries and len(local_entries) < len(entries):
+        claim, entry = local_entries[0]
         others = [(other, text) for other, text in entries if not is_loopback(host_of(text))]
-        # An entry of the same list is visible on the same line; one of the other list is named.
-        beside, remote = min(others, key=lambda item: item[0] is not claim)
+        # An entry of the same list is preferred, because it is visible on the same line.
+        remote_claim, remote = min(others, key=lambda item: item[0] is not claim)
         return failed(
             question.subject,
             f"{quoted(claim)} lists {entry} in addition to {remote}"
-            + (f" of {placed(beside)}" if beside is not claim else "")
+            + (f" of {placed(remote_claim)}" if remote_claim is not claim else "")
             + f": on every other host {host_of(entry)} means that host itself.",
             at=claim,
-            also=() if beside is claim else ((beside, f"lists {remote}"),),
+            also=() if remote_claim is claim else ((remote_claim, f"lists {remote}"),),
             remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
         )
     return None
@@ -560,35 +583,35 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
 
 
 #: Names of scripts that each start one node: trainer0.sh, worker-1.sh, node2.sh.
-_NUMBERED = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
+_NUMBERED_SCRIPT = re.compile(r"(?:.*[-_.])?(?:node|worker|trainer|machine|host|rank)[-_]?\d+\.\w+")
 #: Commands that wait.
 _WAIT_COMMANDS = re.compile(r"\b(?:sleep|wait|nc|timeout)\b")
 #: The end of a background command.
 _BACKGROUND = re.compile(r"(?<![&>])&(?![&>\d])")
 
 
-def _role(job: Job, launch: Launch) -> str:
-    """Return PSERVER, TRAINER, or empty if unknown."""
+def role_of(job: Job, launch: Launch) -> str:
+    """Return the role of a launch, such as PSERVER or TRAINER; empty if unknown."""
     roles = {text for claim in job.setting("ps_role", launch.scope) for text in texts(claim.value)}
     return roles.pop() if len(roles) == 1 else ""
 
 
 def _launches_by_program(job: Job) -> Iterator[tuple[Launch, ...]]:
     """Yield the launches with a role, grouped by their list of servers, otherwise by program."""
-    found: dict[str, list[Launch]] = {}
+    launches: dict[str, list[Launch]] = {}
     for launch in job.launches:
         if job.setting("ps_role", launch.scope):
             servers = job.value("ps_server_endpoints", launch.scope)
             key = str(servers.value) if isinstance(servers, Known) else launch.program
-            found.setdefault(key, []).append(launch)
-    yield from (tuple(group) for group in found.values())
+            launches.setdefault(key, []).append(launch)
+    yield from (tuple(group) for group in launches.values())
 
 
 def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
-    """Return whether the endpoints of a launch are on several hosts, so that others may be started elsewhere."""
-    known = (*job.setting("ps_server_endpoints", launch.scope), *job.setting("ps_worker_endpoints", launch.scope))
-    hosts = {host_of(entry) for claim in known for entry in endpoints((claim,))}
-    return len(hosts) > 1 or any(not alternative.alternatives for alternative in known)
+    """Return whether the endpoints of a launch may be on several hosts, so that others may be started elsewhere."""
+    claims = (*job.setting("ps_server_endpoints", launch.scope), *job.setting("ps_worker_endpoints", launch.scope))
+    hosts = {host_of(entry) for claim in claims for entry in endpoints((claim,))}
+    return len(hosts) > 1 or any(not alternative.alternatives for alternative in claims)
 
 
 @rule(
@@ -615,39 +638,40 @@ def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     a loop of unknown length the result is unknown.
     """
     for group in _launches_by_program(job):
-        trainers = [launch for launch in group if _role(job, launch) == "TRAINER"]
-        if not trainers or not any(_role(job, launch) == "PSERVER" for launch in group):
+        trainers = [launch for launch in group if role_of(job, launch) == "TRAINER"]
+        if not trainers or not any(role_of(job, launch) == "PSERVER" for launch in group):
             continue
         yield _count_verdict(job, group, trainers)
 
 
 def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]) -> Verdict:
     subject = trainers[0].id
-    declared = [job.value_claims("ps_workers", launch.scope) for launch in (*trainers, *group)]
-    counts = max(declared, key=lambda claims: max(numbers(job_value(claims)), default=0) if claims else -1)
+    declared_counts = [job.value_claims("ps_workers", launch.scope) for launch in (*trainers, *group)]
+    counts = max(declared_counts, key=lambda claims: max(numbers(job_value(claims)), default=0) if claims else -1)
     indices = [claim for launch in trainers for claim in job.setting("ps_index", launch.scope)]
     if not counts:
         return unknown(subject, "the expected number of trainers is not given")
     if undecided_verdict := undecided(
-        subject, [*(each for claims in declared for each in claims), *indices], trainers[0]
+        subject, [*(each for claims in declared_counts for each in claims), *indices], trainers[0]
     ):
         return undecided_verdict
-    if any(not _role(job, launch) for launch in group) or any(_is_on_several_hosts(job, launch) for launch in group):
+    if any(not role_of(job, launch) for launch in group) or any(_is_on_several_hosts(job, launch) for launch in group):
         return unknown(subject, "other trainers may be started on other hosts", at=counts[0])
-    started = {number for claim in indices for number in numbers(claim.value)} or set(range(len(trainers)))
-    wanted = min(numbers(job_value(counts)), default=0)
-    if len(started) >= wanted:
+    indices_started = {number for claim in indices for number in numbers(claim.value)} or set(range(len(trainers)))
+    expected = min(numbers(job_value(counts)), default=0)
+    if len(indices_started) >= expected:
         return passed(subject)
-    missing = sorted(set(range(wanted)) - started)
+    missing = sorted(set(range(expected)) - indices_started)
     names = join_some([str(number) for number in missing], 8)
     return failed(
         subject,
-        f"{quoted(counts[0])} declares {wanted} trainers, but only {len(started)} are started with the servers"
-        f" ({'index' if len(started) == 1 else 'indices'} {', '.join(map(str, sorted(started)))}): the servers wait"
-        f" for trainer {names} forever.",
+        f"{quoted(counts[0])} declares {expected} trainers, but only {len(indices_started)} are started with the"
+        " servers"
+        f" ({'index' if len(indices_started) == 1 else 'indices'} {', '.join(map(str, sorted(indices_started)))}):"
+        f" the servers wait for trainer {names} forever.",
         at=counts[0],
         also=tuple((launch, "a trainer") for launch in trainers[:4]),
-        remedy=f"Start trainer {names} too, or set PADDLE_TRAINERS_NUM to {len(started)}.",
+        remedy=f"Start trainer {names} too, or set PADDLE_TRAINERS_NUM to {len(indices_started)}.",
     )
 
 
@@ -661,7 +685,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
 
     What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts that
-    are numbered like nodes, have different indices; so have servers, whose index is the position of their endpoint in
+    are numbered like nodes, have different indices, and so do servers, whose index is the position of their endpoint in
     the list.
 
     Why it matters: The servers treat the two trainers as one and wait for the other index forever. Two servers with one
@@ -675,46 +699,46 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """
     for group in _launches_by_program(job):
         for role, noun in (("TRAINER", "trainer"), ("PSERVER", "server")):
-            launches = [launch for launch in group if _role(job, launch) == role]
+            launches = [launch for launch in group if role_of(job, launch) == role]
             if len(launches) > 1:
                 yield from _index_verdicts(job, launches, noun)
 
 
 def _index_verdicts(job: Job, launches: Sequence[Launch], noun: str) -> Iterator[Verdict]:
-    seen: dict[tuple[str, int], tuple[Launch, Claim]] = {}
+    first_by_key: dict[tuple[str, int], tuple[Launch, Claim]] = {}
     for launch in launches:
         claims = job.setting("ps_index", launch.scope)
         undecided_verdict = undecided(launch.id, claims, launch)
-        found = numbers(job_value(claims)) if claims else ()
-        if undecided_verdict is not None or len(found) != 1:
+        index_numbers = numbers(job_value(claims)) if claims else ()
+        if undecided_verdict is not None or len(index_numbers) != 1:
             yield undecided_verdict or unknown(launch.id, f"the index of the {noun} is not given")
             continue
         script = starting_file(launch)
-        numbered = _NUMBERED.fullmatch(script.rpartition("/")[2].lower())
-        key = ("" if numbered else script, found[0])
-        first, claim = seen.setdefault(key, (launch, claims[0]))
-        at_once = starting_file(first) != script or first.concurrent or _runs_in_background(first)
-        if first is launch or not at_once or not _have_same_servers(job, first, launch):
+        is_numbered = _NUMBERED_SCRIPT.fullmatch(script.rpartition("/")[2].lower())
+        key = ("" if is_numbered else script, index_numbers[0])
+        first, claim = first_by_key.setdefault(key, (launch, claims[0]))
+        is_concurrent = starting_file(first) != script or first.concurrent or _runs_in_background(first)
+        if first is launch or not is_concurrent or not _have_same_servers(job, first, launch):
             yield passed(launch.id)
             continue
-        same = where(claim) == where(claims[0]) and claim.span == claims[0].span
+        is_same_line = where(claim) == where(claims[0]) and claim.span == claims[0].span
         start = launch.started_at[0] if launch.started_at else launch
         yield failed(
             launch.id,
             f"{quoted(claims[0])} is the index of every {noun} that runs the script."
-            if same
+            if is_same_line
             else f"{quoted(claims[0])} is also the index of the {noun} of {where(claim)}, which runs at the same time.",
             at=claims[0],
             also=((start, f"a second {noun}"),)
-            if same
-            else ((argument_of(claim) or claim, f"{noun} {found[0]} already"),),
+            if is_same_line
+            else ((argument_of(claim) or claim, f"{noun} {index_numbers[0]} already"),),
             remedy=f"Give each {noun} its own {'endpoint' if noun == 'server' else 'index, counted from 0'}.",
         )
 
 
-def _have_same_servers(job: Job, one: Launch, other: Launch) -> bool:
-    lists = [job.value("ps_server_endpoints", launch.scope) for launch in (one, other)]
-    return lists[0] == lists[1] and (isinstance(lists[0], Known) or one.condition == other.condition)
+def _have_same_servers(job: Job, first: Launch, second: Launch) -> bool:
+    lists = [job.value("ps_server_endpoints", launch.scope) for launch in (first, second)]
+    return lists[0] == lists[1] and (isinstance(lists[0], Known) or first.condition == second.condition)
 
 
 def _runs_in_background(launch: Launch) -> bool:
@@ -735,8 +759,8 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     What it checks: Servers that are started in the background, and trainers on the same or the very next line, run a
     program that waits for its servers' ports: fleet, or a transpiler of Paddle 1.3 or newer.
 
-    Why it matters: A trainer that dials before its server listens stops with "Connect Failed", or loses its first
-    requests. With little data it happens at every start, otherwise occasionally.
+    Why it matters: A trainer that connects before its server listens stops with "Connect Failed", or loses its first
+    requests. With little data this happens at every start, otherwise occasionally.
 
     Example: `for r in PSERVER TRAINER; do TRAINING_ROLE=$r python train.py & done`.
 
@@ -747,23 +771,23 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
     """
     for group in _launches_by_program(job):
         for launch in group:
-            if not _role(job, launch) and _runs_in_background(launch):
+            if not role_of(job, launch) and _runs_in_background(launch):
                 yield unknown(launch.id, "the roles that the line starts are known only at run time")
-        pair = _started_pair(job, group)
+        pair = _adjacent_start(job, group)
         if pair is not None:
             yield _waits_for_servers(job, *pair)
 
 
-def _started_pair(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
-    """Return the first trainer that starts on a background server's line, or on the next line."""
-    last: Launch | None = None
+def _adjacent_start(job: Job, group: Sequence[Launch]) -> tuple[Launch, Launch] | None:
+    """Return the first trainer and the server before it, if the trainer starts on the server's line or the next one."""
+    server: Launch | None = None
     for launch in group:
-        role = _role(job, launch)
+        role = role_of(job, launch)
         if role == "PSERVER" and _runs_in_background(launch) and not _WAIT_COMMANDS.search(launch.span.snippet):
-            last = launch
-        elif role == "TRAINER" and last is not None:
-            near = launch.span.path == last.span.path and 0 <= launch.span.line - last.span.line <= 1
-            return (launch, last) if near else None
+            server = launch
+        elif role == "TRAINER" and server is not None:
+            is_adjacent = launch.span.path == server.span.path and 0 <= launch.span.line - server.span.line <= 1
+            return (launch, server) if is_adjacent else None
     return None
 
 
@@ -815,7 +839,7 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
         workers = job.setting("ps_worker_endpoints", launch.scope)
         if launch.launcher != "paddle" or not servers or not workers:
             continue
-        # The option `--workers` is the old launcher's; `--trainers` of the new one has a fixed port.
+        # `--workers` is an option of the old launcher. The new launcher's `--trainers` has a fixed port.
         if (
             "worker" not in workers[0].spelling
             or job.setting("gloo_http_port", launch.scope)
@@ -839,6 +863,6 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:
     """Return whether the launch switches Gloo off, or sets its endpoint itself."""
-    off = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
-    own = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
-    return bool(own) or (bool(off) and set(texts(job_value(off))) == {"0"})
+    switch = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
+    own_endpoint = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
+    return bool(own_endpoint) or (bool(switch) and set(texts(job_value(switch))) == {"0"})

@@ -1,5 +1,5 @@
-"""The setup of Paddle scripts (required modules, the parallel environment, closing the executor), and the order in
-which static programs are built, cloned and run.
+"""The setup of Paddle scripts: required modules, the parallel environment, closing the executor, and the order in which
+static programs are built, cloned and run.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided
 from preflight.plugins.claim_text import joined, placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with, subjects
 from preflight_rules.launches import certainly_one, ranks_started
-from preflight_rules.paddle.fleet import distinct_claims, started_by_hand
+from preflight_rules.paddle.fleet import distinct_claims, is_started_manually
 
 #: The first release without paddle.fluid.
 _FIRST_WITHOUT_FLUID = "2.5.0"
-#: Executor.close() is new in it.
+#: The first release with Executor.close().
 _FIRST_WITH_CLOSE = "0.15"
 
 
@@ -32,7 +32,7 @@ _FIRST_WITH_CLOSE = "0.15"
     each=claims_about("imports_fluid", also=(lambda job, scope: job.value_claims("paddle_version", scope),)),
 )
 def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
-    """A script imports paddle.fluid, and the job installs a Paddle that no longer has it.
+    """A script imports paddle.fluid, and the job installs a Paddle release that no longer has it.
 
     What it checks: Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older
     than 2.5.
@@ -46,14 +46,14 @@ def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     Known limits: Only a release that the job's files name is known. An import inside `try` is not judged.
     """
     (claim,), versions = question.of
-    found = [text for version in versions for text in texts(version.value)]
-    if not found:
+    releases = [text for version in versions for text in texts(version.value)]
+    if not releases:
         return unknown(question.subject, "the PaddlePaddle release is not given", at=claim)
-    if not all(is_release_from(_FIRST_WITHOUT_FLUID, text) for text in found):
+    if not all(is_at_least_release(_FIRST_WITHOUT_FLUID, text) for text in releases):
         return None
     return failed(
         question.subject,
-        f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {found[0]}, which has no paddle.fluid (since"
+        f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {releases[0]}, which has no paddle.fluid (since"
         f" {_FIRST_WITHOUT_FLUID}).",
         at=claim,
         also=((versions[0], "the release"),),
@@ -61,13 +61,13 @@ def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
     )
 
 
-def is_release_from(first: str, text: str) -> bool:
+def is_at_least_release(first: str, text: str) -> bool:
     """Return whether `text` is the version `first` or a later one; False if it is not a version."""
     from packaging.version import Version
 
     try:
         return Version(text) >= Version(first)
-    # Also raised for a number of thousands of digits.
+    # ValueError is also raised for a number of thousands of digits.
     except ValueError:
         return False
 
@@ -102,7 +102,7 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
             continue
         modes = set(texts(owner.value))
         versions = [text for each in job.value_claims("paddle_version", scope) for text in texts(each.value)]
-        is_older = bool(versions) and not any(is_release_from(_FIRST_WITH_CLOSE, text) for text in versions)
+        is_older = bool(versions) and not any(is_at_least_release(_FIRST_WITH_CLOSE, text) for text in versions)
         if claim.alternatives == (True,) or modes - {"pserver"} or is_older:
             yield passed(subject)
         elif not modes or claim.condition:
@@ -115,7 +115,7 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 also=((owner, "the transpiler"),),
                 remedy="Call `close()` on the executor when training has ended.",
-                severity=None if started_by_hand(job) else Severity.INFO,
+                severity=None if is_started_manually(job) else Severity.INFO,
             )
 
 
@@ -141,22 +141,22 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
 
     Known limits: A library that makes the call is not recognized.
     """
-    judged: set[tuple[str, int]] = set()
+    judged_lines: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
-        wrapped = [c for c in job.about("uses_ddp", scope) if c.spelling.startswith(("paddle.DataParallel", "fluid."))]
-        if launch is None or launch.launcher != "paddle" or not wrapped:
+        wrappers = [c for c in job.about("uses_ddp", scope) if c.spelling.startswith(("paddle.DataParallel", "fluid."))]
+        if launch is None or launch.launcher != "paddle" or not wrappers:
             continue
-        if (wrapped[0].span.path, wrapped[0].span.line) in judged:
+        if (wrappers[0].span.path, wrappers[0].span.line) in judged_lines:
             continue
-        judged.add((wrapped[0].span.path, wrapped[0].span.line))
+        judged_lines.add((wrappers[0].span.path, wrappers[0].span.line))
         is_alone = certainly_one(ranks_started(job, scope)[0])
         if is_alone or job.about("parallel_environment", scope) or job.about("training_framework", scope):
             yield passed(subject)
         else:
-            yield undecided(subject, (wrapped[0],)) or failed(
+            yield undecided(subject, (wrappers[0],)) or failed(
                 subject,
-                f"{quoted(wrapped[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
-                at=wrapped[0],
+                f"{quoted(wrappers[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
+                at=wrappers[0],
                 also=((launch, "starts the processes"),),
                 remedy="Call `paddle.distributed.init_parallel_env()` before it.",
             )
@@ -187,26 +187,26 @@ def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | N
 
     Known limits: The option is recognized only by its name.
     """
-    (found,), launch = question.of, question.of.launch
-    if set(numbers(job_value(found))) != {1}:
+    (counts,), launch = question.of, question.of.launch
+    if set(numbers(job_value(counts))) != {1}:
         return None
     option = _distributed_option(launch)
     return failed(
         question.subject,
-        f"`{option}` requests distributed training, but {placed(found[0])} sets one trainer:"
+        f"`{option}` requests distributed training, but {placed(counts[0])} sets one trainer:"
         " the program waits for peers that are never started.",
         at=launch,
-        also=((found[0], "one trainer"),),
+        also=((counts[0], "one trainer"),),
         remedy=f"Remove `{option}` if there is one trainer.",
     )
 
 
-_DISTRIBUTED = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
+_DISTRIBUTED_OPTIONS = re.compile(r"--(?:use_|is_)?dist(?:ributed)?(?:=(?:1|true|True))?")
 
 
 def _distributed_option(launch: Launch) -> str:
     for index, text in enumerate(launch.arguments):
-        if text is None or not _DISTRIBUTED.fullmatch(text):
+        if text is None or not _DISTRIBUTED_OPTIONS.fullmatch(text):
             continue
         following = launch.arguments[index + 1] if index + 1 < len(launch.arguments) else "--"
         if following is not None and following.lower() not in ("false", "0", "no"):
@@ -245,11 +245,11 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         claim = wheels[0]
         release = next(iter(texts(claim.value)), "").partition("==")[2]
         devices = job.setting("selected_devices", launch.scope)
-        if any(re.search(r"paddle[-_]gpu", each.spelling) for each in wheels) or _starts_servers(job, launch):
+        if any(re.search(r"paddle[-_]gpu", wheel.spelling) for wheel in wheels) or _starts_servers(job, launch):
             yield passed(launch.id)
         elif not release:
             yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)
-        elif _OLD_LAUNCHER.match(release) and not _STATES_MODE.search(launch.span.snippet):
+        elif _OLD_LAUNCHER_RELEASES.match(release) and not _MODE_OPTIONS.search(launch.span.snippet):
             yield failed(
                 launch.id,
                 f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, treats the job as a "
@@ -258,13 +258,13 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 also=((launch, "started here"),),
                 remedy="Install paddlepaddle-gpu of this release.",
             )
-        elif collective := _fluid_collective(job, launch):
+        elif collective_claim := _fluid_collective(job, launch):
             yield failed(
                 launch.id,
-                f"{quoted(claim)} is Paddle without CUDA, but {placed(collective)} makes Fluid's collective Fleet,"
-                " which needs NCCL: every rank stops (`Operator gen_nccl_id has not been registered`).",
+                f"{quoted(claim)} is Paddle without CUDA, but {placed(collective_claim)} makes Fluid's collective"
+                " Fleet, which needs NCCL: every rank stops (`Operator gen_nccl_id has not been registered`).",
                 at=claim,
-                also=((collective, "the collective role"),),
+                also=((collective_claim, "the collective role"),),
                 remedy="Install paddlepaddle-gpu of this release.",
             )
         elif devices and not release.startswith("3"):
@@ -283,15 +283,15 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
 
 def _fluid_collective(job: Job, launch: Launch) -> Claim | None:
-    """Return the argument that makes a role of Fluid's Fleet collective."""
+    """Return the argument that makes a role of Fluid's Fleet collective; None if there is no such role."""
     functions = texts(job_value(job.about("setting.paddle_role.function", launch.scope)))
-    found = [c for c in job.about("setting.paddle_role.is_collective", launch.scope) if c.alternatives == (True,)]
-    return found[0] if found and functions and all("fluid" in name for name in functions) else None
+    claims = [c for c in job.about("setting.paddle_role.is_collective", launch.scope) if c.alternatives == (True,)]
+    return claims[0] if claims and functions and all("fluid" in name for name in functions) else None
 
 
-#: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses it.
-_OLD_LAUNCHER = re.compile(r"2\.[012](?:\.|$)")
-_STATES_MODE = re.compile(
+#: Releases whose launcher chooses its mode by the wheel, and options by which a launch chooses the mode.
+_OLD_LAUNCHER_RELEASES = re.compile(r"2\.[012](?:\.|$)")
+_MODE_OPTIONS = re.compile(
     r"--(?:servers|server_num|workers|worker_num|ips|nproc_per_node|run_mode|backend|http_port)\b"
 )
 
@@ -325,16 +325,16 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
         if claim.alternatives != ("after",):
             yield passed(subject) if claim.alternatives else unknown(subject, f"{quoted(claim)}: the order is unknown")
             continue
-        first = claim.because[0]
-        old = "fluid" in claim.spelling + first.spelling or bool(job.about("transpiler", scope))
+        minimize = claim.because[0]
+        uses_fluid = "fluid" in claim.spelling + minimize.spelling or bool(job.about("transpiler", scope))
         yield undecided(subject, (claim,)) or failed(
             subject,
-            f"{quoted(claim)} comes after {quoted(first)} ({where(first)}): before Fluid 1.6 the test program still"
-            " holds the optimizer and changes the parameters.",
+            f"{quoted(claim)} comes after {quoted(minimize)} ({where(minimize)}): before Fluid 1.6 the test program"
+            " still holds the optimizer and changes the parameters.",
             at=claim,
-            also=((first, "minimize"),),
+            also=((minimize, "minimize"),),
             remedy="Clone the program before minimize.",
-            severity=None if old else Severity.INFO,
+            severity=None if uses_fluid else Severity.INFO,
         )
 
 
@@ -429,7 +429,7 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     """
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
         names = joined(name for value in claim.alternatives if isinstance(value, tuple) for name in value)
-        if claim.condition and not _is_role(claim.condition):
+        if claim.condition and not _tests_role(claim.condition):
             yield unknown(subject, f"{quoted(claim)} is given under `{claim.condition}`", at=claim)
             continue
         yield failed(
@@ -440,8 +440,8 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _is_role(condition: str) -> bool:
-    """Return whether a branch is taken by trainers: it asks for the role of the process."""
+def _tests_role(condition: str) -> bool:
+    """Return whether a condition tests the role of the process only, so that trainers take its branch."""
     words = ("is_worker", "is_server", "PSERVER", "TRAINER", "role")
     return " and " not in condition and any(word in condition for word in words)
 
@@ -454,7 +454,7 @@ def _is_role(condition: str) -> bool:
     otherwise="no script runs a program with a table of servers",
 )
 def served_table_without_servers(job: Job) -> Iterator[Verdict]:
-    """A table that only parameter servers hold is used in a program that runs without any.
+    """A table that only parameter servers hold is used in a program that runs without servers.
 
     What it checks: A script with `sparse_embedding`, or an embedding with `is_distributed=True`, starts Fleet or
     transpiles its program.
@@ -470,8 +470,10 @@ def served_table_without_servers(job: Job) -> Iterator[Verdict]:
     Fleet.
     """
     for subject, scope, table in distinct_claims(job, "served_table"):
-        runs = [claim for claim in job.about("startup_program_run", scope) if claim.span.path == table.span.path]
-        if not runs:
+        program_runs = [
+            claim for claim in job.about("startup_program_run", scope) if claim.span.path == table.span.path
+        ]
+        if not program_runs:
             continue
         if job.about("waits_for_servers", scope) or job.about("transpiler", scope) or job.about("ps_mode", scope):
             yield passed(subject)
@@ -487,5 +489,5 @@ def served_table_without_servers(job: Job) -> Iterator[Verdict]:
             )
 
 
-#: With more files than this, another one may start servers.
+#: With more files than this, another file may start servers.
 _FEW_FILES = 6

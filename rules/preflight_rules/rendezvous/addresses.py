@@ -1,4 +1,4 @@
-"""Rendezvous addresses, ports and node ranks: no host names, and the same or different on nodes as they must be."""
+"""Rendezvous addresses, ports and node ranks: invalid host names, and values that must or must not differ by node."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 
 
-def address_in_force(job: Job, launch: Launch) -> tuple[Claim, ...]:
+def address_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
     """Return the claims that give the rendezvous address of a launch.
 
     Arguments of init_process_group and of the launcher count. A script option's default does not, nor does MASTER_ADDR
     if an agent sets it.
     """
-    found = [
+    claims = [
         claim
         for claim in job.about("master_addr", launch.scope)
         if claim.relation is Relation.SETS and not (claim.source == "python" and claim.strength is Strength.DEFAULT)
     ]
     if launch.launcher in AGENT_LAUNCHERS or launch.launcher == "deepspeed":
-        found = [claim for claim in found if claim.source != "environment"]
-    return strongest(found)
+        claims = [claim for claim in claims if claim.source != "environment"]
+    return strongest(claims)
 
 
-def has_no_address(job: Job, launch: Launch) -> bool:
-    """Return whether a launch has no address and uses the launcher's default."""
-    claims = address_in_force(job, launch)
+def uses_default_address(job: Job, launch: Launch) -> bool:
+    """Return whether a launch has no address, so that the launcher uses its default."""
+    claims = address_claims(job, launch)
     return bool(claims) and all(claim.strength is Strength.DEFAULT for claim in claims)
 
 
@@ -74,38 +74,38 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     uses when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names
     is checked in the same way, with a warning.
 
-    Why it matters: Every node but one then dials itself. Nothing listens there, so the node waits for the rendezvous
-    timeout, or opens its own store and waits for ranks that will never come.
+    Why it matters: Every node but one then connects to itself. Nothing listens there, so the node waits for the
+    rendezvous timeout, or opens its own store and waits for ranks that will never come.
 
     Example: `torchrun --nnodes=2 --master_addr=localhost ...`.
 
     Fix: Give the name or address of the node of rank 0, in a Slurm job `$(scontrol show hostnames "$SLURM_JOB_NODELIST"
     | head -n1)`.
 
-    Known limits: Only reported where more than one node is certain, and not for node 0 where the lines of the other
-    nodes name another address. Nor where one script starts several nodes side by side on its own machine. A host name
-    that resolves to loopback on its own node is a matter for `preflight check`.
+    Known limits: Only reported where more than one node is certain. Not reported for node 0 where the lines of the
+    other nodes name another address, and where one script starts several nodes side by side on its own machine. A host
+    name that resolves to loopback on its own node is found by `preflight check`.
     """
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
-        addresses = address_in_force(job, launch)
-        if not addresses or not because:
+        nodes, node_claims = nodes_spanned(job, launch)
+        addresses = address_claims(job, launch)
+        if not addresses or not node_claims:
             continue
-        verdict = undecided(launch.id, (*because, *addresses), launch)
+        verdict = undecided(launch.id, (*node_claims, *addresses), launch)
         if verdict is None and not (
             not certainly_several(nodes)
             or _only_first_node_is_local(job, launch)
             or _all_nodes_are_this_machine(job, launch)
             or _each_node_is_a_group(job, launch)
         ):
-            verdict = _rendezvous_verdict(launch, addresses, because)
+            verdict = _rendezvous_verdict(launch, addresses, node_claims)
         yield verdict or passed(launch.id)
     if not job.launches:
         yield from _judge_configurations(job)
 
 
 def _judge_configurations(job: Job) -> Iterator[Verdict]:
-    """Judge a launcher's configuration that no launch names, and which therefore has no command-line options."""
+    """Yield the verdict on a launcher's configuration that no launch names, so that no option overrides it."""
     nodes, addresses = job.requiring("nodes"), job.setting("master_addr")
     if not nodes or not addresses:
         return
@@ -128,12 +128,12 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
 
 
 def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
-    """Return whether only node 0 uses a local address, which is fine: its store listens on all interfaces."""
+    """Return whether only node 0 uses a local address, which works: its store listens on all interfaces."""
     if numbers(job_value(job.setting("node_rank", launch.scope))) != (0,):
         return False
     others = [other for other in job.launches if other.program == launch.program and _node_rank_above_0(job, other)]
-    hosts = [texts(job_value(address_in_force(job, other))) for other in others]
-    return bool(hosts) and not any(is_loopback(host_of(text)) for found in hosts for text in found)
+    hosts = [texts(job_value(address_claims(job, other))) for other in others]
+    return bool(hosts) and not any(is_loopback(host_of(text)) for host_texts in hosts for text in host_texts)
 
 
 def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
@@ -144,19 +144,19 @@ def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
 
 def _all_nodes_are_this_machine(job: Job, launch: Launch) -> bool:
     """Return whether one script starts this node and another one side by side, without leaving the machine."""
-    if not _runs_beside_others_here(launch):
+    if not _runs_locally_in_background(launch):
         return False
-    own = numbers(job_value(job.setting("node_rank", launch.scope)))
-    return bool(own) and any(
-        _runs_beside_others_here(other)
+    own_ranks = numbers(job_value(job.setting("node_rank", launch.scope)))
+    return bool(own_ranks) and any(
+        _runs_locally_in_background(other)
         and other.program == launch.program
         and starting_file(other) == starting_file(launch)
-        and numbers(job_value(job.setting("node_rank", other.scope))) not in ((), own)
+        and numbers(job_value(job.setting("node_rank", other.scope))) not in ((), own_ranks)
         for other in job.launches
     )
 
 
-def _runs_beside_others_here(launch: Launch) -> bool:
+def _runs_locally_in_background(launch: Launch) -> bool:
     return launch.concurrent and not (SPREADING_WRAPPERS | {"ssh"}).intersection(launch.wrappers)
 
 
@@ -165,29 +165,26 @@ def _node_rank_above_0(job: Job, launch: Launch) -> bool:
     return bool(ranks) and min(ranks) > 0
 
 
-def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], because: tuple[Claim, ...]) -> Verdict:
+def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], node_claims: tuple[Claim, ...]) -> Verdict:
     hosts = [host_of(text) for claim in addresses for text in texts(claim.value)]
     if not hosts or not all(is_loopback(host) or is_unspecified(host) for host in hosts):
         return passed(launch.id)
-    claim, count = addresses[0], joined(numbers(job_value(because)))
-    default = claim.strength is Strength.DEFAULT
+    claim, count = addresses[0], joined(numbers(job_value(node_claims)))
+    is_default = claim.strength is Strength.DEFAULT
     option = re.search(r"\(without (--\S+)\)", claim.spelling)
     missing = option[1] if option else "address"
-    stated = _text_with_host(claim, hosts[0])
-    if default:
-        stated = f"{launch.launcher} has no {missing} and falls back to {hosts[0]}"
-    if is_unspecified(hosts[0]):
-        meaning = "is not an address that can be dialled"
-    else:
-        meaning = "means the local node on every node"
+    statement = _text_with_host(claim, hosts[0])
+    if is_default:
+        statement = f"{launch.launcher} has no {missing} and falls back to {hosts[0]}"
+    meaning = "is not an address to connect to" if is_unspecified(hosts[0]) else "means the local node on every node"
     return failed(
         launch.id,
-        f"{stated}{', which' if default else ''} {meaning}, but {placed(because[0])} makes"
+        f"{statement}{', which' if is_default else ''} {meaning}, but {placed(node_claims[0])} makes"
         f" {count} nodes meet there: all but one will wait until rendezvous times out.",
-        at=launch if default else claim,
-        also=((because[0], f"{count} nodes"),),
+        at=launch if is_default else claim,
+        also=((node_claims[0], f"{count} nodes"),),
         remedy="Give the name or address of the node of rank 0"
-        + (f" with {missing}" if default and option else "")
+        + (f" with {missing}" if is_default and option else "")
         + f"; in a Slurm job: {_FIRST_HOST}.",
         waits_at="rendezvous",
     )
@@ -202,33 +199,33 @@ def _text_with_host(claim: Claim, host: str) -> str:
 
 
 #: The start of a double-quoted assignment in a script.
-_ASSIGNED = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
+_OPEN_ASSIGNMENT = re.compile(r"\s*(?:export\s+)?[A-Za-z_]\w*=\"[^\"]*$")
 
 
 #: `bash -c 'cd work; `: single quotes leave expansion to that shell.
 _SINGLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+'[^']*$")
 
 
-def evaluated_on_each_node(launch: Launch) -> bool | None:
+def is_evaluated_on_each_node(launch: Launch) -> bool | None:
     """Return whether `$(hostname)` in this launch's line is evaluated once per node; None if unknown.
 
     The batch script expands `srun torchrun --master_addr=$(hostname)` once; with `srun bash -c '...'` each node's shell
     expands it.
     """
-    spreading = [i for i, name in enumerate(launch.wrappers) if name in SPREADING_WRAPPERS]
-    if not spreading:
+    spreader_indices = [i for i, name in enumerate(launch.wrappers) if name in SPREADING_WRAPPERS]
+    if not spreader_indices:
         return None
-    if any(name in _SHELLS for name in launch.wrappers[spreading[0] + 1 :]):
+    if any(name in _SHELLS for name in launch.wrappers[spreader_indices[0] + 1 :]):
         return True
-    before = launch.span.snippet[: launch.span.column - 1]
-    if _SINGLE_QUOTED.search(before):
+    text_before = launch.span.snippet[: launch.span.column - 1]
+    if _SINGLE_QUOTED.search(text_before):
         return True
     # `LAUNCHER="torchrun ... $X"` is expanded where it is assigned, unless the dollar sign is escaped.
-    if _ASSIGNED.match(before):
+    if _OPEN_ASSIGNMENT.match(text_before):
         return False
     # On one line with srun and without a quotation mark between them, no other shell expands it.
-    wrapper = max((before.rfind(name) for name in SPREADING_WRAPPERS), default=-1)
-    if wrapper >= 0 and not set("'\"") & set(before):
+    wrapper = max((text_before.rfind(name) for name in SPREADING_WRAPPERS), default=-1)
+    if wrapper >= 0 and not set("'\"") & set(text_before):
         return False
     return None
 
@@ -256,24 +253,24 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     and are correct.
     """
     for launch in job.launches:
-        nodes, because = _nodes_started(job, launch)
-        own = {Symbol.THIS_HOST, Symbol.THIS_ADDRESS}
-        addresses = [c for c in address_in_force(job, launch) if symbols_in(c.value) & own]
-        if not addresses or not because:
+        nodes, node_claims = _nodes_started(job, launch)
+        own_symbols = {Symbol.THIS_HOST, Symbol.THIS_ADDRESS}
+        addresses = [c for c in address_claims(job, launch) if symbols_in(c.value) & own_symbols]
+        if not addresses or not node_claims:
             continue
-        inner = evaluated_on_each_node(launch)
-        if inner is None and SPREADING_WRAPPERS.intersection(launch.wrappers) and _is_batch_job(job):
+        is_on_node = is_evaluated_on_each_node(launch)
+        if is_on_node is None and SPREADING_WRAPPERS.intersection(launch.wrappers) and _is_batch_job(job):
             # A batch script expands it to the first host of the allocation.
-            inner = True
-        if inner is None or not numbers(nodes):
+            is_on_node = True
+        if is_on_node is None or not numbers(nodes):
             yield unknown(launch.id, f"{quoted(addresses[0])} may differ between nodes", at=addresses[0])
-        elif inner and certainly_several(nodes):
+        elif is_on_node and certainly_several(nodes):
             yield failed(
                 launch.id,
                 f"{quoted(addresses[0])} is evaluated on each of the {joined(numbers(nodes))} nodes and gives"
                 " a different host each time, so every node waits at its own rendezvous.",
                 at=addresses[0],
-                also=((because[0], f"{joined(numbers(nodes))} nodes"),),
+                also=((node_claims[0], f"{joined(numbers(nodes))} nodes"),),
                 remedy="Find the address once in the batch script, before srun, and export it"
                 + (f": export MASTER_ADDR={_FIRST_HOST}." if _is_batch_job(job) else "."),
                 waits_at="rendezvous",
@@ -283,7 +280,10 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _nodes_started(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
-    """Return the number of nodes that start the line if known, otherwise the number that it expects."""
+    """Return the number of nodes on which the line is started if known, otherwise the number that it expects.
+
+    The claims that give the number are returned with it.
+    """
     sets = job.setting("nodes", launch.scope)
     return (job_value(sets), sets) if numbers(job_value(sets)) else nodes_spanned(job, launch)
 
@@ -293,7 +293,7 @@ def _is_batch_job(job: Job) -> bool:
 
 
 #: Commands that start their command on every node.
-_STARTERS = frozenset({"srun", "pdsh", "clush"})
+_NODE_STARTERS = frozenset({"srun", "pdsh", "clush"})
 
 
 @rule(
@@ -326,36 +326,36 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
         if verdict is not None:
             yield verdict
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
+        nodes, node_claims = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
-        starts = _STARTERS.intersection(launch.wrappers)
-        if launch.launcher not in AGENT_LAUNCHERS or not starts or not ranks or not because:
+        starters = _NODE_STARTERS.intersection(launch.wrappers)
+        if launch.launcher not in AGENT_LAUNCHERS or not starters or not ranks or not node_claims:
             continue
-        if has_no_address(job, launch) and ranks[0].strength is Strength.DEFAULT:
+        if uses_default_address(job, launch) and ranks[0].strength is Strength.DEFAULT:
             # The missing rendezvous address of such a line is reported first.
             continue
         backend = job.setting("rendezvous_backend", launch.scope)
-        if why_unresolved((*because, *backend), launch) is not None:
-            claim, why = why_unresolved((*because, *backend), launch) or (ranks[0], "")
+        if why_unresolved((*node_claims, *backend), launch) is not None:
+            claim, why = why_unresolved((*node_claims, *backend), launch) or (ranks[0], "")
             yield unknown(launch.id, f"{quoted(claim)} is unknown: {why}", at=claim)
         elif not certainly_several(nodes) or backends(job, launch) - {"static"}:
             yield passed(launch.id)
         else:
-            yield _node_rank_verdict(job, launch, ranks[0], because[0], joined(numbers(nodes)))
+            yield _node_rank_verdict(job, launch, ranks[0], node_claims[0], joined(numbers(nodes)))
 
 
 def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
-    """Return the verdict on a fixed node rank in a launch line of several equal pods; None for any other line."""
+    """Return the verdict on a fixed node rank in a launch line of several equal pods; None for other lines."""
     ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
-    pods, stated = numbers(role.count.value), job.requiring("nodes", launch.scope)
+    pods, required = numbers(role.count.value), job.requiring("nodes", launch.scope)
     if not ranks or not numbers(ranks[0].value) or not pods or min(pods) < 2 or backends(job, launch) - {"static"}:
         return None
-    if not certainly_several(job_value(stated)) or why_unresolved((*ranks, *stated), launch) is not None:
+    if not certainly_several(job_value(required)) or why_unresolved((*ranks, *required), launch) is not None:
         return None
     return failed(
         launch.id,
         f"{quoted(ranks[0])} is the node rank of each of the {joined(pods)} pods of {role.name or 'this object'}, but"
-        f" {quoted(stated[0])} needs every rank once: the others wait.",
+        f" {quoted(required[0])} needs every rank once: the others wait.",
         at=ranks[0],
         also=((role.count, "equal pods"),),
         remedy="Derive the rank from the pod's index (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
@@ -365,72 +365,72 @@ def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
 
 
 def _starter_name(launch: Launch) -> str:
-    return next(name for name in launch.wrappers if name in _STARTERS)
+    return next(name for name in launch.wrappers if name in _NODE_STARTERS)
 
 
-def _local_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
-    """Report SLURM_LOCALID as node rank: it is 0 on every node, wherever it is expanded."""
+def _local_rank_verdict(launch: Launch, rank: Claim, required: Claim) -> Verdict:
+    """Return the finding on SLURM_LOCALID as node rank, which is 0 on every node, wherever it is expanded."""
     return failed(
         launch.id,
         f"{quoted(rank)} counts the tasks within a node, so it is 0 on every node that srun starts, but "
-        f"{quoted(stated)} needs ranks 0 to {int(max(numbers(stated.value))) - 1}, each once.",
+        f"{quoted(required)} needs ranks 0 to {int(max(numbers(required.value))) - 1}, each once.",
         at=rank,
-        also=((stated, "needs each rank once"),),
+        also=((required, "needs each rank once"),),
         remedy="Use $SLURM_NODEID, expanded by a shell on the node, or use --rdzv_backend=c10d, which needs no rank.",
         waits_at="rendezvous",
     )
 
 
-def _missing_rank_verdict(launch: Launch, rank: Claim, stated: Claim) -> Verdict:
+def _missing_rank_verdict(launch: Launch, rank: Claim, required: Claim) -> Verdict:
     return failed(
         launch.id,
         f"{launch.launcher} has no node rank and uses 0 on every node that {_starter_name(launch)} starts, but"
-        f" {quoted(stated)} needs ranks 0 to {int(max(numbers(stated.value))) - 1}, each once: all nodes will wait.",
+        f" {quoted(required)} needs ranks 0 to {int(max(numbers(required.value))) - 1}, each once: all nodes will"
+        " wait.",
         at=rank,
-        also=((stated, "needs each rank once"),),
+        also=((required, "needs each rank once"),),
         remedy="Use --rdzv_backend=c10d --rdzv_endpoint=<first node>:<port>, which needs no rank, or give each node its"
         " rank: srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'.",
         waits_at="rendezvous",
     )
 
 
-def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, count: str) -> Verdict:
-    granted = job.setting("nodes", launch.scope)
-    if not granted or not certainly_several(job_value(granted)):
+def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, required: Claim, count: str) -> Verdict:
+    grants = job.setting("nodes", launch.scope)
+    if not grants or not certainly_several(job_value(grants)):
         return unknown(launch.id, f"cannot determine on how many nodes {_starter_name(launch)} starts it", at=launch)
     if job.setting("single_node_step", launch.scope):
         # `srun -n1 -w "$node" torchrun --node_rank=$i`: one step for each node, each with its own rank.
         return passed(launch.id)
-    fixed = numbers(rank.value)
+    rank_numbers = numbers(rank.value)
     if rank.strength is Strength.DEFAULT:
-        return _missing_rank_verdict(launch, rank, stated)
-    early = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
+        return _missing_rank_verdict(launch, rank, required)
+    is_variable = bool(symbols_in(rank.value) & {Symbol.NODE_RANK, Symbol.PROCESS_RANK})
     if Symbol.LOCAL_RANK in symbols_in(rank.value) and certainly_one(
         job_value(job.setting("tasks_per_node", launch.scope))
     ):
-        return _local_rank_verdict(launch, rank, stated)
+        return _local_rank_verdict(launch, rank, required)
     before = rank.span.snippet[: rank.span.column - 1]
-    elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
-    certainly = is_expanded_in_script(rank.value) and "srun" in launch.wrappers
-    if early and not certainly and ("\\$" in rank.span.snippet or elsewhere):
+    is_quoted_elsewhere = rank.span.line != launch.span.line and bool(set("'\"") & set(before))
+    is_expanded_early = is_expanded_in_script(rank.value) and "srun" in launch.wrappers
+    if is_variable and not is_expanded_early and ("\\$" in rank.span.snippet or is_quoted_elsewhere):
         return unknown(launch.id, f"cannot determine where {quoted(rank)} is expanded", at=rank)
-    inner = evaluated_on_each_node(launch)
-    if early and inner and not certainly:
+    is_on_node = is_evaluated_on_each_node(launch)
+    if is_variable and is_on_node and not is_expanded_early:
         return passed(launch.id)
-    if early and inner is None and not certainly:
+    if is_variable and is_on_node is None and not is_expanded_early:
         return unknown(launch.id, f"cannot determine whether {quoted(rank)} is expanded on the node", at=rank)
-    if len(fixed) != 1 and not early:
+    if len(rank_numbers) != 1 and not is_variable:
         return unknown(launch.id, f"cannot determine whether {quoted(rank)} differs between nodes", at=rank)
-    if "srun" not in launch.wrappers and not fixed:
+    if "srun" not in launch.wrappers and not rank_numbers:
         return unknown(launch.id, f"cannot determine whether {quoted(rank)} differs between nodes", at=rank)
-    seen = "is expanded by the batch script, where it is 0," if early else f"is {fixed[0]}"
+    cause = "is expanded by the batch script, where it is 0," if is_variable else f"is {rank_numbers[0]}"
     return failed(
         launch.id,
-        f"{quoted(rank)} {seen} on every node that {_starter_name(launch)} starts, but {quoted(stated)} needs ranks 0 "
-        f"to"
-        f" {int(max(numbers(stated.value))) - 1}, each once.",
+        f"{quoted(rank)} {cause} on every node that {_starter_name(launch)} starts, but {quoted(required)} needs ranks"
+        f" 0 to {int(max(numbers(required.value))) - 1}, each once.",
         at=rank,
-        also=((stated, f"{count} nodes"), (launch, "started on each node")),
+        also=((required, f"{count} nodes"), (launch, "started on each node")),
         remedy="Let a shell on the node expand it (`srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'`),"
         " or use --rdzv_backend=c10d, which needs no node rank.",
     )
@@ -439,8 +439,8 @@ def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, stated: Claim, cou
 # Rendezvous addresses and ports: no host names, not the nodes' own names, or different between nodes at run time.
 
 
-#: Values that are no host name or address, and the fault in words.
-_FAULTS = (
+#: Patterns of values that are not a host name or address, and the fault in words.
+_ADDRESS_FAULTS = (
     (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
     (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
@@ -453,7 +453,7 @@ _FAULTS = (
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
     otherwise="no launch gives the address of its rendezvous",
-    each=launches_with(lambda job, scope: address_in_force(job, job.launch(scope.launch))),
+    each=launches_with(lambda job, scope: address_claims(job, job.launch(scope.launch))),
 )
 def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     """The rendezvous address is not a valid host name.
@@ -486,9 +486,12 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
 
 
 def _address_fault(claim: Claim) -> str:
-    """Return the fault of every alternative of an address; empty if there is none."""
-    found = [next((fault for form, fault in _FAULTS if form.fullmatch(text)), "") for text in texts(claim.value)]
-    return found[0] if found and all(found) else ""
+    """Return the fault of an address's first alternative if every alternative has a fault; otherwise an empty text."""
+    faults = [
+        next((fault for pattern, fault in _ADDRESS_FAULTS if pattern.fullmatch(text)), "")
+        for text in texts(claim.value)
+    ]
+    return faults[0] if faults and all(faults) else ""
 
 
 @rule(
@@ -506,8 +509,8 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
     hosts.
 
     Why it matters: Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the
-    store. With an alias (of the InfiniBand interface, for example) no node does: all dial, and the rendezvous never
-    forms.
+    store. With an alias (of the InfiniBand interface, for example) no node does: all nodes connect, and the rendezvous
+    never forms.
 
     Example: `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
 
@@ -521,17 +524,17 @@ def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
             continue
         backend = job.setting("rendezvous_backend", launch.scope)
-        nodes, because = nodes_spanned(job, launch)
+        nodes, node_claims = nodes_spanned(job, launch)
         hosts = [c for c in job.setting("master_addr", launch.scope) if c.source == "torchrun"]
-        if not hosts or not because or texts(job_value(backend)) != ("c10d",):
+        if not hosts or not node_claims or texts(job_value(backend)) != ("c10d",):
             continue
-        verdict = undecided(launch.id, (*because, *backend), launch)
-        if verdict is None and not (not certainly_several(nodes) or _names_host(job, launch)):
+        verdict = undecided(launch.id, (*node_claims, *backend), launch)
+        if verdict is None and not (not certainly_several(nodes) or _sets_is_host(job, launch)):
             verdict = _host_verdict(job, launch, hosts[0])
         yield verdict or passed(launch.id)
 
 
-def _names_host(job: Job, launch: Launch) -> bool:
+def _sets_is_host(job: Job, launch: Launch) -> bool:
     claims = job.setting("rendezvous_conf", launch.scope)
     return any(not texts(claim.value) or "is_host" in texts(claim.value)[0] for claim in claims)
 
@@ -554,26 +557,29 @@ def _host_verdict(job: Job, launch: Launch, claim: Claim) -> Verdict:
     names = texts(claim.value)
     if not names:
         return unknown(launch.id, f"cannot determine which host {quoted(claim)} names", at=claim)
-    listed = [c for c in job.setting("hosts", launch.scope) if c.alternatives]
-    known = {str(host) for c in listed for value in c.alternatives if isinstance(value, tuple) for host in value}
-    if known and not any(_is_among(host_of(name), known) for name in names):
+    host_claims = [c for c in job.setting("hosts", launch.scope) if c.alternatives]
+    known_hosts = {
+        str(host) for c in host_claims for value in c.alternatives if isinstance(value, tuple) for host in value
+    }
+    if known_hosts and not any(_is_in_host_list(host_of(name), known_hosts) for name in names):
         return failed(
             launch.id,
-            f"{quoted(claim)} names {host_of(names[0])}, which is not one of the hosts of {placed(listed[0])}: no"
+            f"{quoted(claim)} names {host_of(names[0])}, which is not one of the hosts of {placed(host_claims[0])}: no"
             " torchrun matches it, so no node opens the store.",
             at=claim,
-            also=((listed[0], "the job's hosts"),),
+            also=((host_claims[0], "the job's hosts"),),
             remedy=remedy,
         )
     return passed(launch.id)
 
 
-def _is_among(host: str, known: set[str]) -> bool:
-    """Return whether a host is in the list by name or first label. An address may be any listed host."""
+def _is_in_host_list(host: str, known_hosts: set[str]) -> bool:
+    """Return whether a host is in the list by name or first label. True for an address, which may be any listed"
+    " host."""
     if is_loopback(host) or host.replace(".", "").isdecimal() or ":" in host:
         return True
-    short = host.partition(".")[0].lower()
-    return short in {name.partition(".")[0].lower() for name in known}
+    label = host.partition(".")[0].lower()
+    return label in {name.partition(".")[0].lower() for name in known_hosts}
 
 
 @rule(
@@ -597,14 +603,14 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
 
     Fix: `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
 
-    Known limits: Whether the names resolve is checked by `preflight check`; where they do, nothing is wrong.
+    Known limits: Whether the names resolve is checked by `preflight check`; where they resolve, the launch is correct.
     """
     for launch in job.launches:
         backend, hosts = job.setting("rendezvous_backend", launch.scope), job.setting("master_addr", launch.scope)
         if launch.launcher != "torchrun" or texts(job_value(backend)) != ("c10d",) or not hosts:
             continue
-        nodes, because = nodes_spanned(job, launch)
-        verdict = undecided(launch.id, (*because, *hosts), launch)
+        nodes, node_claims = nodes_spanned(job, launch)
+        verdict = undecided(launch.id, (*node_claims, *hosts), launch)
         if (
             verdict is None
             and certainly_several(nodes)
@@ -616,20 +622,20 @@ def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
     if not job.launches:
         variables = {name: job.setting(f"env.PET_{name}") for name in ("RDZV_BACKEND", "RDZV_ENDPOINT", "NNODES")}
         if all(variables.values()):
-            several = certainly_several(job_value(variables["NNODES"]))
-            c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
+            is_multi_node = certainly_several(job_value(variables["NNODES"]))
+            is_c10d = texts(job_value(variables["RDZV_BACKEND"])) == ("c10d",)
             endpoint = variables["RDZV_ENDPOINT"][0]
-            if several and c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
+            if is_multi_node and is_c10d and _is_address(endpoint) and not job.setting("env.PET_LOCAL_ADDR"):
                 yield _address_verdict(job.name, endpoint)
             else:
                 yield passed(job.name)
 
 
 def _is_address(claim: Claim) -> bool:
-    found = [host_of(text) for text in texts(claim.value)]
-    return bool(found) and all(
+    hosts = [host_of(text) for text in texts(claim.value)]
+    return bool(hosts) and all(
         host.count(".") == 3 and host.replace(".", "").isdecimal() and not is_loopback(host) and host != "0.0.0.0"
-        for host in found
+        for host in hosts
     )
 
 
@@ -643,7 +649,7 @@ def _address_verdict(subject: str, claim: Claim) -> Verdict:
     )
 
 
-_PORTS = ("master_port", "rendezvous_endpoint", "rendezvous_id")
+_PORT_QUANTITIES = ("master_port", "rendezvous_endpoint", "rendezvous_id")
 
 
 @rule(
@@ -669,12 +675,12 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     this is a warning.
     """
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
-        addresses = [c for c in address_in_force(job, launch) if Symbol.SUBMISSION_HOST in symbols_in(c.value)]
+        nodes, node_claims = nodes_spanned(job, launch)
+        addresses = [c for c in address_claims(job, launch) if Symbol.SUBMISSION_HOST in symbols_in(c.value)]
         if not addresses:
             continue
-        undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
-        if undecided_verdict is not None or not because:
+        undecided_verdict = undecided(launch.id, node_claims, launch, quantity="nodes")
+        if undecided_verdict is not None or not node_claims:
             yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
         elif certainly_several(nodes):
             yield failed(
@@ -682,7 +688,7 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
                 f"{quoted(addresses[0])} is {Symbol.SUBMISSION_HOST.value}, usually a login node where no rank runs:"
                 " nothing will listen there.",
                 at=addresses[0],
-                also=((because[0], f"{joined(numbers(nodes))} nodes"),),
+                also=((node_claims[0], f"{joined(numbers(nodes))} nodes"),),
                 remedy="Give the first host of the allocation; in a Slurm job:"
                 ' $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1).',
                 waits_at="rendezvous",
@@ -700,8 +706,8 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     What it checks: If a shell runs on each node or in each task, its master port, endpoint and id of the rendezvous do
     not come from `$RANDOM`, `uuidgen`, the time or a search for a free port.
 
-    Why it matters: The nodes dial different ports. Only the master's own ranks find each other; the rest wait until the
-    rendezvous times out.
+    Why it matters: The nodes connect to different ports. Only the master's own ranks find each other; the rest wait
+    until the rendezvous times out.
 
     Example: `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
 
@@ -713,15 +719,15 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     suggests a search for a free port.
     """
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
+        nodes, node_claims = nodes_spanned(job, launch)
         random_port = _random_port(job, launch)
         if random_port is None:
             continue
         if launch.launcher not in AGENT_LAUNCHERS:
             yield from _task_verdicts(job, launch, random_port)
             continue
-        undecided_verdict = undecided(launch.id, because, launch, quantity="nodes")
-        if undecided_verdict is not None or not because:
+        undecided_verdict = undecided(launch.id, node_claims, launch, quantity="nodes")
+        if undecided_verdict is not None or not node_claims:
             yield undecided_verdict or unknown(launch.id, "the number of nodes is not given", at=launch)
         elif not certainly_several(nodes):
             yield passed(launch.id)
@@ -730,76 +736,83 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
 
 
 def _random_port(job: Job, launch: Launch) -> Claim | None:
-    """Return the claim that draws the rendezvous port from a random number, the time or a search for a free port."""
-    for quantity in _PORTS:
+    """Return the claim that takes the rendezvous port from a random number, the time or a search for a free port; None
+    if there is no such claim.
+    """
+    for quantity in _PORT_QUANTITIES:
         for claim in job.setting(quantity, launch.scope):
-            if _is_drawn(claim):
+            if _is_random(claim):
                 return claim
     return None
 
 
 #: Expressions that draw a number or look for a free port, and names of such functions.
-_DRAWS = re.compile(
+_RANDOM_EXPRESSIONS = re.compile(
     r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
 )
 _FUNCTION_OUTPUT = re.compile(r"the output of `\w+`")
 
 
-def _is_drawn(claim: Claim) -> bool:
+def _is_random(claim: Claim) -> bool:
     """Return whether a value is a random number, the time, or the output of a search for a free port."""
     if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
         return True
-    output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
-    return output and _DRAWS.search(claim.spelling) is not None
+    is_output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
+    return is_output and _RANDOM_EXPRESSIONS.search(claim.spelling) is not None
 
 
 #: Commands, as written, that start a command on each node or in each task.
-_SPREADS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
+_SPREADING_COMMANDS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
 
 
 def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
-    """Return where a value is drawn: in the claim, or where a variable in it is set; None if unknown."""
-    if _DRAWS.search(claim.spelling) is not None:
+    """Return the span that draws a value: the claim's own, or that of the claim about a variable in it; None if"
+    " unknown."""
+    if _RANDOM_EXPRESSIONS.search(claim.spelling) is not None:
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
-    set_by = [found for name in names for found in job.about(f"env.{name}", launch.scope)]
-    drawing = (found.span for found in set_by if _is_drawn(found) and _DRAWS.search(found.spelling) is not None)
-    # What another script does not get through its environment, it sets itself.
-    is_own = bool(names) and not set_by and bool(launch.started_at) and launch.started_at[0].path != claim.span.path
-    return next(drawing, claim.origin or (claim.span if is_own else None))
+    setters = [setter for name in names for setter in job.about(f"env.{name}", launch.scope)]
+    spans = (
+        setter.span
+        for setter in setters
+        if _is_random(setter) and _RANDOM_EXPRESSIONS.search(setter.spelling) is not None
+    )
+    # A script sets a variable itself if it does not get it from the environment.
+    is_own = bool(names) and not setters and bool(launch.started_at) and launch.started_at[0].path != claim.span.path
+    return next(spans, claim.origin or (claim.span if is_own else None))
 
 
-def _is_drawn_inside(job: Job, launch: Launch, claim: Claim) -> bool | None:
+def _is_drawn_per_node(job: Job, launch: Launch, claim: Claim) -> bool | None:
     """Return whether the script or shell that draws a value runs on each node or in each task; None if unknown."""
-    place, drawn = _draw_span(job, launch, claim), None
-    for index, start in enumerate(launch.started_at):
-        if _SPREADS.search(start.snippet) is None or place is None:
+    span, is_drawn = _draw_span(job, launch, claim), None
+    for index, call in enumerate(launch.started_at):
+        if _SPREADING_COMMANDS.search(call.snippet) is None or span is None:
             continue
-        drawn = False
-        begin, end = (start.line, start.column), (start.end_line, start.end_column)
-        within = place.path == start.path and begin <= (place.line, place.column) <= end
-        inner = {launch.span.path, *(later.path for later in launch.started_at[index + 1 :])} - {start.path}
-        if within or place.path in inner:
+        is_drawn = False
+        start_position, end_position = (call.line, call.column), (call.end_line, call.end_column)
+        is_within = span.path == call.path and start_position <= (span.line, span.column) <= end_position
+        inner_paths = {launch.span.path, *(later.path for later in launch.started_at[index + 1 :])} - {call.path}
+        if is_within or span.path in inner_paths:
             return True
-    return drawn
+    return is_drawn
 
 
 def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Verdict]:
     """Yield the verdict on tasks that are ranks: `srun bash wrapper.sh`, or `ssh $host bash rank.sh` in a loop."""
-    ranks, because = ranks_started(job, launch.scope)
-    alike = sum(other.span == launch.span for other in job.launches)
-    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and alike < _MIN_TASKS:
+    ranks, rank_claims = ranks_started(job, launch.scope)
+    start_count = sum(other.span == launch.span for other in job.launches)
+    if not SPREADING_WRAPPERS.intersection((launch.launcher, *launch.wrappers)) and start_count < _MIN_TASKS:
         return
-    if not _is_drawn_inside(job, launch, random_port):
+    if not _is_drawn_per_node(job, launch, random_port):
         yield passed(launch.id)
         return
     if random_port.condition:
         yield unknown(launch.id, f"whether each task reaches {quoted(random_port)} is unknown", at=random_port)
         return
-    verdict = undecided(launch.id, because, launch, quantity="ranks") if alike < _MIN_TASKS else None
-    if verdict is None and (certainly_several(ranks) or alike >= _MIN_TASKS):
-        numbered = any(job.about(f"env.{name}", launch.scope) for name in ("RANK", "WORLD_SIZE"))
-        by_name = isinstance(random_port.value, Unresolved) and _FUNCTION_OUTPUT.match(random_port.value.why)
+    verdict = undecided(launch.id, rank_claims, launch, quantity="ranks") if start_count < _MIN_TASKS else None
+    if verdict is None and (certainly_several(ranks) or start_count >= _MIN_TASKS):
+        has_rank = any(job.about(f"env.{name}", launch.scope) for name in ("RANK", "WORLD_SIZE"))
+        is_guess = isinstance(random_port.value, Unresolved) and _FUNCTION_OUTPUT.match(random_port.value.why)
         count = f"the {joined(numbers(ranks))} tasks" if certainly_several(ranks) else "the tasks"
         verdict = failed(
             launch.id,
@@ -807,26 +820,26 @@ def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Ver
             at=random_port,
             also=tuple((start, "started here") for start in launch.started_at[:1]),
             remedy="Draw it once before the tasks are started and export it, or derive it from the job id.",
-            severity=None if numbered and not by_name else Severity.WARNING,
+            severity=None if has_rank and not is_guess else Severity.WARNING,
             waits_at="rendezvous",
         )
     yield verdict or passed(launch.id)
 
 
-#: Launches of one line that are several tasks.
+#: Least number of launches of one line that count as several tasks.
 _MIN_TASKS = 2
 
 
 def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, count: str) -> Verdict:
-    inner = _is_drawn_inside(job, launch, random_port)
-    inner = evaluated_on_each_node(launch) if inner is None else inner
+    is_per_node = _is_drawn_per_node(job, launch, random_port)
+    is_per_node = is_evaluated_on_each_node(launch) if is_per_node is None else is_per_node
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
-    by_hand = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
-    if inner is None and not by_hand:
+    is_manual = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
+    if is_per_node is None and not is_manual:
         return unknown(
             launch.id, f"cannot determine whether {quoted(random_port)} is drawn once or on each node", at=random_port
         )
-    if inner is False:
+    if is_per_node is False:
         return passed(launch.id)
     return failed(
         launch.id,
@@ -834,7 +847,7 @@ def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, cou
         f" {'id' if random_port.quantity == 'rendezvous_id' else 'port'}.",
         at=random_port,
         remedy="Draw it once before the nodes are started, or derive it from the job id.",
-        severity=Severity.WARNING if by_hand else None,
+        severity=Severity.WARNING if is_manual else None,
         waits_at="rendezvous",
     )
 
@@ -862,27 +875,27 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
     Known limits: The line is correct if it is meant only for node 0 and the lines of the other nodes are elsewhere.
     """
     for launch in job.launches:
-        nodes, because = nodes_spanned(job, launch)
+        nodes, node_claims = nodes_spanned(job, launch)
         ranks = job.setting("node_rank", launch.scope)
-        static = [c for c in job.setting("rendezvous_backend", launch.scope) if texts(c.value) == ("static",)]
-        if launch.launcher not in AGENT_LAUNCHERS or not static or not because or not ranks:
+        static_claims = [c for c in job.setting("rendezvous_backend", launch.scope) if texts(c.value) == ("static",)]
+        if launch.launcher not in AGENT_LAUNCHERS or not static_claims or not node_claims or not ranks:
             continue
-        if "srun" in launch.wrappers or not certainly_several(nodes) or has_no_address(job, launch):
+        if "srun" in launch.wrappers or not certainly_several(nodes) or uses_default_address(job, launch):
             continue
         if SUBMISSION in launch.wrappers:
             yield unknown(launch.id, "the program that submits the line may add the node rank", at=launch)
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
-            # Nothing starts it on a second node, which another rule reports.
+            # Nothing starts the line on a second node, which SLU003 reports.
             continue
-        verdict = undecided(launch.id, (*because, *ranks), launch, quantity="nodes")
+        verdict = undecided(launch.id, (*node_claims, *ranks), launch, quantity="nodes")
         if verdict is None and ranks[0].strength is Strength.DEFAULT and not _another_launch_has_ranks(job, launch):
             verdict = failed(
                 launch.id,
-                f"{quoted(because[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the node rank is "
+                f"{quoted(node_claims[0])} needs ranks 0 to {max(numbers(nodes)) - 1}, each once, but the node rank is "
                 f"not given: {launch.launcher} uses 0.",
                 at=ranks[0],
-                also=((because[0], f"{joined(numbers(nodes))} nodes"),),
+                also=((node_claims[0], f"{joined(numbers(nodes))} nodes"),),
                 remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
                 " each node, or use --rdzv_backend=c10d, which needs none.",
             )

@@ -35,9 +35,9 @@ _MAX_PORT = 65535
 _PLACEHOLDER = re.compile(r"<.*>|\[.*\]|\{.*\}|\w+_port|port_\w+|[xX]{2,}", re.IGNORECASE)
 #: `xxx.xxx.xxx.xxx:port`: a placeholder for a whole endpoint.
 _PLACEHOLDER_HOST = re.compile(r"[xX*]{1,4}(?:\.[xX*]{1,4}){3}:|<[^<>]*>:|\bip:", re.IGNORECASE)
-#: Lines that keep a value that is already set.
-_WITH_DEFAULT = re.compile(r"environ\.get|getenv")
-#: Ports below this can only be bound by root (net.ipv4.ip_unprivileged_port_start, Linux's default).
+#: Expressions that keep a value that is already set.
+_DEFAULT_LOOKUP = re.compile(r"environ\.get|getenv")
+#: The first port that users other than root can bind (net.ipv4.ip_unprivileged_port_start, Linux's default).
 _FIRST_UNPRIVILEGED = 1024
 
 
@@ -55,44 +55,44 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a port from 1024 to 32767, below the range from which Linux assigns ports itself.
 
-    Known limits: Port 0 means "any free one" to a launch on one node and is only wrong with several.
+    Known limits: Port 0 means "any free port" to a launch on one node and is only wrong on several nodes.
     """
     for subject, scope, launch in subjects(job):
         for claim in distinct(job.setting("master_port", scope)):
-            yield _port(job, subject, launch, claim)
+            yield _port_verdict(job, subject, launch, claim)
         for claim in distinct(job.about("env.MASTER_PORT", scope)):
             # A default for a variable that the launcher sets is never used under it.
-            if claim.source == "python" and _WITH_DEFAULT.search(claim.spelling) is None:
-                yield _port(job, subject, launch, replace(claim, value=as_int(claim.value)))
+            if claim.source == "python" and _DEFAULT_LOOKUP.search(claim.spelling) is None:
+                yield _port_verdict(job, subject, launch, replace(claim, value=as_int(claim.value)))
 
 
-def _port(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
+def _port_verdict(job: Job, subject: str, launch: Launch | None, claim: Claim) -> Verdict:
     remedy = "Use a port from 1024 to 32767."
-    written = unparsed_number(claim.value)
-    if written is not None:
-        blank = _PLACEHOLDER.fullmatch(written) is not None
+    text = unparsed_number(claim.value)
+    if text is not None:
+        is_blank = _PLACEHOLDER.fullmatch(text) is not None
         if _PLACEHOLDER_HOST.search(claim.spelling):
             return unknown(subject, f"{quoted(claim)} is a placeholder", at=claim)
         return failed(
             subject,
-            f"{quoted(claim)} gives {written!r}, but a port number is expected"
-            + (": it looks like a placeholder." if blank else "."),
+            f"{quoted(claim)} gives {text!r}, but a port number is expected"
+            + (": it looks like a placeholder." if is_blank else "."),
             at=claim,
             remedy=remedy,
-            severity=Severity.WARNING if blank else None,
+            severity=Severity.WARNING if is_blank else None,
         )
     if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
-    found = numbers(claim.value)
-    several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
-    if found and all(port > _MAX_PORT or port < 0 or (port == 0 and several) for port in found):
+    ports = numbers(claim.value)
+    is_multi_node = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+    if ports and all(port > _MAX_PORT or port < 0 or (port == 0 and is_multi_node) for port in ports):
         return failed(
             subject,
-            f"{quoted(claim)} is not a valid port for a rendezvous: expected 1 to {_MAX_PORT}, found {joined(found)}.",
+            f"{quoted(claim)} is not a valid port for a rendezvous: expected 1 to {_MAX_PORT}, found {joined(ports)}.",
             at=claim,
             remedy=remedy,
         )
-    if found and all(0 < port < _FIRST_UNPRIVILEGED for port in found):
+    if ports and all(0 < port < _FIRST_UNPRIVILEGED for port in ports):
         return failed(
             subject,
             f"{quoted(claim)}: only root can listen on a port below {_FIRST_UNPRIVILEGED}.",
@@ -126,9 +126,9 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
     several terminals, so the finding is information; otherwise only background starts are compared. Different files are
     not compared. Port 0 means "any free port" and is never shared.
     """
-    users = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
-    for index, (first, port, devices) in enumerate(users):
-        for second, other_port, other_devices in users[:index]:
+    launches_with_ports = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
+    for index, (first, port, devices) in enumerate(launches_with_ports):
+        for second, other_port, other_devices in launches_with_ports[:index]:
             if port is None or other_port is None or not _share_a_host(first, second, devices, other_devices):
                 continue
             if first.concurrent and waited_between(job, second, first):
@@ -141,9 +141,8 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
                     f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
                     " use different GPUs, so they seem to run side by side."
                     if not first.concurrent
-                    else f"{quoted(port)} is also the port of the launch that {_start_text(second)} starts, which "
-                    f"runs at"
-                    " the same time.",
+                    else f"{quoted(port)} is also the port of the launch that {_start_text(second)} starts, which"
+                    " runs at the same time.",
                     at=port if first.span != second.span else argument_of(port) or place_started(first),
                     also=((argument_of(other_port) or place_started(second), "same port"),)
                     if first.span == second.span
@@ -154,19 +153,19 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
             yield verdict or passed(first.id)
 
 
-def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether two launches run at the same time on one host, as far as their script shows."""
+def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], other_devices: frozenset[str]) -> bool:
+    """Return whether two launches seem to run at the same time on one host."""
     if f"not {first.condition}" == second.condition or f"not {second.condition}" == first.condition:
         return False
     if first.concurrent and second.concurrent:
         remote = SPREADING_WRAPPERS | {"ssh", "sbatch", SUBMISSION}
-        alone = not remote.intersection((*first.wrappers, *second.wrappers))
+        is_local = not remote.intersection((*first.wrappers, *second.wrappers))
         # Ranks that are started one by one share the port of their rendezvous.
-        alone = alone and first.launcher != "python" and second.launcher != "python"
-        return alone and starting_file(first) == starting_file(second) and not is_same_line_again(first, second)
-    # One line that a loop or several calls run may run once at a time.
+        is_local = is_local and first.launcher != "python" and second.launcher != "python"
+        return is_local and starting_file(first) == starting_file(second) and not is_same_line_again(first, second)
+    # A loop or several calls may run one line once at a time.
     is_separate = first.span.path == second.span.path and first.span != second.span
-    return is_separate and bool(devices and others) and not devices & others
+    return is_separate and bool(devices and other_devices) and not devices & other_devices
 
 
 def _start_text(launch: Launch) -> str:
@@ -178,8 +177,8 @@ def _port_and_devices(job: Job, launch: Launch) -> tuple[Claim | None, frozenset
     port = _port_or_default(job, launch)
     visible = texts(job_value(job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)))
     devices = frozenset(part.strip() for part in visible[0].split(",") if part.strip()) if len(visible) == 1 else None
-    several = certainly_several(nodes_spanned(job, launch)[0])
-    return (port if not several else None), devices or frozenset()
+    is_multi_node = certainly_several(nodes_spanned(job, launch)[0])
+    return (port if not is_multi_node else None), devices or frozenset()
 
 
 def _port_or_default(job: Job, launch: Launch) -> Claim | None:
@@ -219,11 +218,11 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
     Known limits: A port derived from the job id is not judged. A site's own range is not known.
     """
     for subject, scope, launch in subjects(job):
-        several = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
-        for claim in distinct(job.setting("master_port", scope)) if several else ():
+        is_multi_node = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
+        for claim in distinct(job.setting("master_port", scope)) if is_multi_node else ():
             verdict = undecided(subject, (claim,), launch)
-            found = numbers(claim.value)
-            if verdict is None and found and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in found):
+            ports = numbers(claim.value)
+            if verdict is None and ports and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in ports):
                 verdict = failed(
                     subject,
                     f"{quoted(claim)} is in the range that Linux uses for outgoing"
@@ -274,7 +273,7 @@ def standalone_on_several_nodes(question: LaunchQuestion) -> Verdict | None:
     )
 
 
-#: Ignored arguments, the argument that overrides each, and what is used instead.
+#: Arguments that torchrun ignores if another argument gives the endpoint.
 _IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
 
 
@@ -310,34 +309,36 @@ def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(launch.id, backend, launch):
             yield undecided_verdict
             continue
-        dynamic = bool(backend) and all("static" not in texts(c.value) for c in backend)
-        found = list(_ignored(job, launch, endpoint, backend[0] if dynamic else None))
-        yield from found
-        if not found:
+        is_dynamic = bool(backend) and all("static" not in texts(c.value) for c in backend)
+        verdicts = list(_ignored_argument_verdicts(job, launch, endpoint, backend[0] if is_dynamic else None))
+        yield from verdicts
+        if not verdicts:
             yield passed(launch.id)
 
 
 def _flags(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
-    """Return claims that the user wrote on this launch line."""
+    """Return the effective claims that are options of this launch line."""
     return tuple(
         c for c in job.setting(quantity, launch.scope) if c.scope.launch == launch.id and c.strength is Strength.FLAG
     )
 
 
-def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Claim | None) -> Iterator[Verdict]:
-    winner = dynamic if dynamic is not None else (endpoint[0] if endpoint else None)
-    if winner is None:
+def _ignored_argument_verdicts(
+    job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Claim | None
+) -> Iterator[Verdict]:
+    deciding = dynamic if dynamic is not None else (endpoint[0] if endpoint else None)
+    if deciding is None:
         return
     for quantity in _IGNORED_BY_ENDPOINT:
         for claim in _flags(job, launch, quantity):
             if endpoint and _endpoint_agrees(claim, endpoint[0]):
                 continue
-            used = f"{quoted(endpoint[0])} is used" if endpoint else "the endpoint is then localhost"
+            used_text = f"{quoted(endpoint[0])} is used" if endpoint else "the endpoint is then localhost"
             yield failed(
                 launch.id,
-                f"{quoted(claim)} has no effect with {quoted(winner)}: {used}.",
+                f"{quoted(claim)} has no effect with {quoted(deciding)}: {used_text}.",
                 at=claim,
-                also=((winner, "decides"),),
+                also=((deciding, "decides"),),
                 remedy="Give the address as --rdzv_endpoint=HOST:PORT, or remove --rdzv_backend and --rdzv_endpoint, "
                 "and remove the unused options.",
                 severity=Severity.INFO if certainly_one(nodes_spanned(job, launch)[0]) else None,
@@ -359,18 +360,20 @@ def _ignored(job: Job, launch: Launch, endpoint: tuple[Claim, ...], dynamic: Cla
 
 
 def _endpoint_agrees(claim: Claim, endpoint: Claim) -> bool:
-    """Return whether the endpoint already contains the unused argument, or both are unknown."""
-    ends = texts(endpoint.value)
-    if not ends:
+    """Return whether the endpoint already contains the unused argument, by value or, if unknown, by variable name."""
+    addresses = texts(endpoint.value)
+    if not addresses:
         name = claim.spelling.replace("=", " ").split()[-1].strip("\"'${}")
         return bool(name) and name in endpoint.spelling
-    return all(str(value) in end for end in ends for value in claim.alternatives) and bool(claim.alternatives)
+    return all(str(value) in address for address in addresses for value in claim.alternatives) and bool(
+        claim.alternatives
+    )
 
 
 # Launch lines for the nodes of one job, which must agree.
 
 
-_SHARED = {
+_SHARED_SETTINGS = {
     "rendezvous_endpoint": "the rendezvous endpoint",
     "rendezvous_id": "the rendezvous id",
     "rendezvous_backend": "the rendezvous backend",
@@ -380,9 +383,9 @@ _SHARED = {
 }
 
 #: Arguments that must be equal on all nodes of a job with Paddle's launcher, even if no node rank is given.
-_SHARED_BY_PEERS = {**_SHARED, "env.FLAGS_START_PORT": "the first port"}
+_SHARED_BY_PEERS = {**_SHARED_SETTINGS, "env.FLAGS_START_PORT": "the first port"}
 #: Arguments that must be equal for processes that are one rank each.
-_SHARED_BY_RANKS = {name: _SHARED[name] for name in ("master_addr", "master_port")}
+_SHARED_BY_RANKS = {name: _SHARED_SETTINGS[name] for name in ("master_addr", "master_port")}
 
 
 def node_launches(job: Job) -> tuple[Launch, ...]:
@@ -390,32 +393,34 @@ def node_launches(job: Job) -> tuple[Launch, ...]:
 
     A launch that srun or mpirun starts on all nodes is its own group; an srun for one node is not.
     """
-    found = []
+    launches = []
     for launch in job.launches:
         nodes, _ = nodes_spanned(job, launch)
         ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
-        spread = SPREADING_WRAPPERS.intersection(launch.wrappers) and not job.setting("single_node_step", launch.scope)
-        # Each submission is its own job.
-        if ranks and certainly_several(nodes) and not spread and SUBMISSION not in launch.wrappers:
-            found.append(launch)
-    return tuple(found)
+        is_spread = SPREADING_WRAPPERS.intersection(launch.wrappers) and not job.setting(
+            "single_node_step", launch.scope
+        )
+        # Each submission is a separate job.
+        if ranks and certainly_several(nodes) and not is_spread and SUBMISSION not in launch.wrappers:
+            launches.append(launch)
+    return tuple(launches)
 
 
-def groups(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Yield node launches of one program with different node ranks; equal ranks in one file are separate runs."""
+def node_groups(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """Yield the node launches of one program in groups; equal ranks in one file are separate runs."""
     by_program = grouped(((launch.launcher, launch.program), launch) for launch in node_launches(job))
-    for found in by_program.values():
-        if len(found) > 1:
-            yield from _consecutive_jobs(job, found)
+    for launches in by_program.values():
+        if len(launches) > 1:
+            yield from _consecutive_jobs(job, launches)
 
 
 def _consecutive_jobs(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[Launch, ...]]:
-    """Yield the launches by consecutive runs, if each run has all its ranks once; otherwise all together."""
+    """Yield the launches of each consecutive run if every run has each of its ranks once; otherwise all launches."""
     runs: list[tuple[Launch, ...]] = []
     current: list[Launch] = []
     for launch in launches:
         current.append(launch)
-        counts = {numbers(nodes_spanned(job, each)[0]) for each in current}
+        counts = {numbers(nodes_spanned(job, other)[0]) for other in current}
         nodes = next(iter(counts)) if len(counts) == 1 else ()
         if nodes == (len(current),) and _known_ranks(job, current) == set(range(nodes[0])):
             runs.append(tuple(current))
@@ -424,17 +429,17 @@ def _consecutive_jobs(job: Job, launches: Sequence[Launch]) -> Iterator[tuple[La
 
 
 #: Rendezvous backends under which torchrun numbers the nodes itself (torch/distributed/elastic/rendezvous/registry.py).
-_NUMBERING = frozenset(("c10d", "etcd", "etcd-v2"))
+_NUMBERING_BACKENDS = frozenset(("c10d", "etcd", "etcd-v2"))
 
 
-def _is_numbered(job: Job, launch: Launch) -> bool:
-    """Return whether the launcher uses the given node rank."""
+def _uses_given_rank(job: Job, launch: Launch) -> bool:
+    """Return whether the launcher uses the node rank that it is given, instead of numbering the nodes itself."""
     backend = texts(job_value(job.setting("rendezvous_backend", launch.scope)))
-    return launch.launcher != "torchrun" or not backend or not set(backend) <= _NUMBERING
+    return launch.launcher != "torchrun" or not backend or not set(backend) <= _NUMBERING_BACKENDS
 
 
-#: A rank and the number of ranks: of the process group, and as the program's own options.
-_RANKS = (("rank", "world_size"), ("given_rank", "given_world_size"))
+#: The quantities of a rank and the number of ranks: of the process group, and of the program's own options.
+_RANK_QUANTITIES = (("rank", "world_size"), ("given_rank", "given_world_size"))
 
 
 class RankedProcess(NamedTuple):
@@ -454,52 +459,52 @@ def _run_at_once(launches: Sequence[Launch]) -> bool:
 
 
 def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
-    """Yield simultaneous starts of one program that each give one rank."""
-    found: dict[tuple[str, str], list[RankedProcess]] = {}
+    """Yield groups of simultaneous starts of one program, each of which starts one rank."""
+    starts: dict[tuple[str, str], list[RankedProcess]] = {}
     for launch in job.launches:
         if launch.launcher != "python" or job.setting("ps_role", launch.scope):
             continue
-        for rank, size in _RANKS:
+        for rank, size in _RANK_QUANTITIES:
             ranks = tuple(claim for claim in job.setting(rank, launch.scope) if claim.strength > Strength.DEFAULT)
             sizes = job.requiring(size, launch.scope) or job.setting(size, launch.scope)
             if ranks and sizes:
-                found.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
+                starts.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
                 break
-    for processes in found.values():
+    for processes in starts.values():
         if len(processes) > 1 and _run_at_once([process.launch for process in processes]):
             yield from _process_groups(job, processes)
 
 
 def _process_groups(job: Job, processes: Sequence[RankedProcess]) -> Iterator[tuple[RankedProcess, ...]]:
-    """Yield the processes of each group. Groups have their own address or port, and all ranks once."""
+    """Yield the processes of each group. Each group has its own address or port, and each rank once."""
     by_address: dict[tuple[Value, ...], list[RankedProcess]] = {}
     for process in processes:
         address = tuple(job.value(name, process.launch.scope) for name in ("master_addr", "master_port"))
         by_address.setdefault(address, []).append(process)
     ranks = [[job_value(process.rank) for process in group] for group in by_address.values()]
-    if len(ranks) > 1 and len(ranks[0]) > 1 and all(len(set(each)) == len(ranks[0]) for each in ranks):
+    if len(ranks) > 1 and len(ranks[0]) > 1 and all(len(set(group_ranks)) == len(ranks[0]) for group_ranks in ranks):
         yield from map(tuple, by_address.values())
     else:
         yield tuple(processes)
 
 
-def peers(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Yield starts of one program for one Paddle job that give no rank: lines for its nodes, and its trainers.
+def paddle_peers(job: Job) -> Iterator[tuple[Launch, ...]]:
+    """Yield the starts of one program for one Paddle job that give no rank: the lines for its nodes, or its trainers.
 
-    Nodes find their rank in the list of nodes or at the master.
+    Nodes get their rank from the list of nodes or from the master.
     """
-    found: dict[tuple[str, ...], list[Launch]] = {}
+    starts: dict[tuple[str, ...], list[Launch]] = {}
     for launch in job.launches:
         if launch.launcher == "paddle" and certainly_several(nodes_spanned(job, launch)[0]):
-            ranked = any(claim.strength > Strength.DEFAULT for claim in job.setting("node_rank", launch.scope))
+            has_rank = any(claim.strength > Strength.DEFAULT for claim in job.setting("node_rank", launch.scope))
             cluster = job.setting("hosts", launch.scope) or job.setting("master_addr", launch.scope)
-            if cluster and not ranked:
-                # Lists of the same nodes are of one job, whatever their order.
+            if cluster and not has_rank:
+                # Lists of the same nodes belong to one job, whatever their order.
                 names = sorted(items(cluster[0].value)) or [str(cluster[0].value)]
-                found.setdefault((launch.program, *names), []).append(launch)
+                starts.setdefault((launch.program, *names), []).append(launch)
         elif launch.launcher == "python" and texts(job_value(job.setting("ps_role", launch.scope))) == ("TRAINER",):
-            found.setdefault((launch.program,), []).append(launch)
-    for launches in found.values():
+            starts.setdefault((launch.program,), []).append(launch)
+    for launches in starts.values():
         if len(launches) > 1 and _run_at_once(launches):
             yield tuple(launches)
 
@@ -532,23 +537,25 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     Known limits: Sibling files that were not named together on the command line form a probable job, so the finding is
     a warning there. Lines with the same node rank are treated as two separate runs.
     """
-    single = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
-    for group in (*groups(job), *single):
+    rank_groups = [tuple(process.launch for process in processes) for processes in processes_of_ranks(job)]
+    for group in (*node_groups(job), *rank_groups):
         if len(_known_ranks(job, group)) < 2:
             continue
-        for quantity, meaning in (_SHARED if group not in single else _SHARED_BY_RANKS).items():
-            verdict = _shared(job, group, quantity, meaning)
+        for quantity, meaning in (_SHARED_SETTINGS if group not in rank_groups else _SHARED_BY_RANKS).items():
+            verdict = _shared_setting_verdict(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
     for group in _roles_of_objects(job):
-        for quantity, meaning in _SHARED.items():
-            stated = [_deciding_claims(job, launch, quantity) for launch in group]
-            # What the operator fills in is the same for all roles.
-            known = all(claims and not any(isinstance(c.value, Unresolved) for c in claims) for claims in stated)
-            verdict = _shared(job, group, quantity, meaning) if known else None
+        for quantity, meaning in _SHARED_SETTINGS.items():
+            claims_of_launches = [_deciding_claims(job, launch, quantity) for launch in group]
+            # A value that the operator fills in is the same for all roles.
+            are_known = all(
+                claims and not any(isinstance(c.value, Unresolved) for c in claims) for claims in claims_of_launches
+            )
+            verdict = _shared_setting_verdict(job, group, quantity, meaning) if are_known else None
             if verdict is not None:
                 yield verdict
-    for group in peers(job):
+    for group in paddle_peers(job):
         if group[0].launcher != "paddle":
             continue
         order = _host_order_verdict(job, group)
@@ -556,33 +563,35 @@ def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
             yield order
             continue
         for quantity, meaning in _SHARED_BY_PEERS.items():
-            verdict = _shared(job, group, quantity, meaning)
+            verdict = _shared_setting_verdict(job, group, quantity, meaning)
             if verdict is not None:
                 yield verdict
 
 
 def _roles_of_objects(job: Job) -> Iterator[tuple[Launch, ...]]:
-    """Yield the launch lines of the training roles of one object of Kubernetes, where it has several."""
+    """Yield the launch lines of the training roles of each Kubernetes object that has several."""
     by_id = {launch.id: launch for launch in job.launches}
     for workload in workloads(job):
         scopes = [scope.launch for role, scope in workload.launches() if role.trains]
-        found = tuple(dict.fromkeys(by_id[each] for each in scopes if each in by_id))
-        if len(found) > 1 and len({launch.launcher for launch in found}) == 1:
-            yield found
+        launches = tuple(dict.fromkeys(by_id[launch_id] for launch_id in scopes if launch_id in by_id))
+        if len(launches) > 1 and len({launch.launcher for launch in launches}) == 1:
+            yield launches
 
 
 def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """Return the verdict on lists of the same nodes in another order: a node's rank is its position in its own list."""
-    listed = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
-    first = listed[0] if listed else None
-    odd = next((c for c in listed if first is not None and items(c.value) != items(first.value)), None)
+    """Return the verdict on lists of the same nodes in different orders; None if no list differs in order.
+
+    A node's rank is its position in its own list.
+    """
+    lists = [claims[0] for launch in group if (claims := job.setting("hosts", launch.scope))]
+    first = lists[0] if lists else None
+    odd = next((c for c in lists if first is not None and items(c.value) != items(first.value)), None)
     if first is None or odd is None or sorted(items(odd.value)) != sorted(items(first.value)):
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, and each node derives its ranks from "
-        f"its "
-        f"position in its own list.",
+        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, and each node derives its ranks from"
+        " its position in its own list.",
         at=odd,
         also=((first, "the other order"),),
         remedy="Write the same list on every node.",
@@ -591,70 +600,73 @@ def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
 
 
 def _known_ranks(job: Job, group: Iterable[Launch]) -> set[int]:
-    found = [_rank_claims(job, launch) for launch in group]
-    return {n for claims in found for n in numbers(job_value(claims))}
+    claims_of_launches = [_rank_claims(job, launch) for launch in group]
+    return {rank for claims in claims_of_launches for rank in numbers(job_value(claims))}
 
 
 def _rank_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
     """Return the claims about the rank of a node, or of a launch that is a single rank."""
-    names = ("node_rank", *(name for name, _ in _RANKS))
+    names = ("node_rank", *(name for name, _ in _RANK_QUANTITIES))
     return next((claims for name in names if (claims := job.setting(name, launch.scope))), ())
 
 
 def _is_rank_0_itself(job: Job, launch: Launch, claims: Iterable[Claim]) -> bool:
-    """Return whether node 0 uses a loopback address for itself, which is fine: its store listens on all interfaces."""
+    """Return whether node 0 uses a loopback address, which works: its store listens on all interfaces."""
     hosts = [host_of(text) for text in texts(job_value(claims))]
     ranks = numbers(job_value(_rank_claims(job, launch)))
     return ranks == (0,) and bool(hosts) and all(is_loopback(host) for host in hosts)
 
 
-def _shared(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
-    stated = [(launch, _deciding_claims(job, launch, quantity)) for launch in group]
-    stated = [(launch, claims) for launch, claims in stated if claims and not _is_rank_0_itself(job, launch, claims)]
-    if len(stated) < 2:
+def _shared_setting_verdict(job: Job, group: Sequence[Launch], quantity: str, meaning: str) -> Verdict | None:
+    settings = [(launch, _deciding_claims(job, launch, quantity)) for launch in group]
+    settings = [
+        (launch, claims) for launch, claims in settings if claims and not _is_rank_0_itself(job, launch, claims)
+    ]
+    if len(settings) < 2:
         return None
     subject = join_some([launch.id for launch in group], 1)
-    different = first_difference(subject, stated, meaning)
-    if different is None or isinstance(different, Verdict):
-        return different or passed(subject)
-    odd, odd_claims, common, common_claims = different
+    difference = first_difference(subject, settings, meaning)
+    if difference is None or isinstance(difference, Verdict):
+        return difference or passed(subject)
+    odd_launch, odd_claims, common_launch, common_claims = difference
     return failed(
         subject,
         f"{quoted(odd_claims[0])} here and {quoted(common_claims[0])} in {where(common_claims[0])} give {meaning} of"
         " one job different values: the two will not find each other.",
         at=odd_claims[0],
-        also=((argument_of(common_claims[0]) or common_claims[0], f"node launched by {common.id}"),),
-        remedy=f"Give {meaning} the same value in {starting_file(odd)} and {starting_file(common)}."
-        if starting_file(odd) != starting_file(common)
+        also=((argument_of(common_claims[0]) or common_claims[0], f"node launched by {common_launch.id}"),),
+        remedy=f"Give {meaning} the same value in {starting_file(odd_launch)} and {starting_file(common_launch)}."
+        if starting_file(odd_launch) != starting_file(common_launch)
         else f"Give {meaning} the same value on every line that starts a node.",
         waits_at="rendezvous",
     )
 
 
 def first_difference(
-    subject: str, stated: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str
+    subject: str, settings: Sequence[tuple[Launch, tuple[Claim, ...]]], meaning: str
 ) -> tuple[Launch, tuple[Claim, ...], Launch, tuple[Claim, ...]] | Verdict | None:
     """Return a launch whose value differs from most, its claims, one of the other launches, and its claims.
 
-    Of two launches that differ, the first is the odd one. None if all agree; an unknown verdict if a value is open.
+    Of two launches that differ, the first is returned first. None if all agree; an unknown verdict if a value is
+    unresolved.
     """
     values: list[set[Plain]] = []
-    for _, claims in stated:
-        if undecided_verdict := undecided(subject, (*stated[0][1], *claims), quantity=meaning):
+    for _, claims in settings:
+        if undecided_verdict := undecided(subject, (*settings[0][1], *claims), quantity=meaning):
             return undecided_verdict
         value = job_value(claims)
         values.append({*numbers(value)} or {*texts(value)})
-    agreeing = [sum(bool(values_of_launch & other) for other in values) for values_of_launch in values]
+    agreements = [sum(bool(values_of_launch & other) for other in values) for values_of_launch in values]
     pairs = [
-        (agreeing[first], first, second)
+        (agreements[first], first, second)
         for first, values_of_launch in enumerate(values)
         for second, other in enumerate(values)
-        if values_of_launch and other and not values_of_launch & other and agreeing[first] <= agreeing[second]
+        if values_of_launch and other and not values_of_launch & other and agreements[first] <= agreements[second]
     ]
     if not pairs:
         return None
-    _, odd, common = min(pairs)
-    return *stated[odd], *stated[common]
+    _, odd_index, common_index = min(pairs)
+    return *settings[odd_index], *settings[common_index]
 
 
 @rule("RDV005", "node-rank-twice-or-missing", severity=Severity.ERROR, otherwise="no launch line sets a node rank")
@@ -676,15 +688,15 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     file are treated as two runs one after the other, unless the starts run in the background, or are as many services
     of a compose file as there are nodes.
     """
-    launches = [launch for launch in node_launches(job) if _is_numbered(job, launch)]
+    launches = [launch for launch in node_launches(job) if _uses_given_rank(job, launch)]
     for launch in launches:
         yield _rank_range_verdict(job, launch)
-    for group in groups(job):
-        if not all(_is_numbered(job, launch) for launch in group):
+    for group in node_groups(job):
+        if not all(_uses_given_rank(job, launch) for launch in group):
             continue
-        at_once = all(launch.concurrent for launch in group)
+        are_concurrent = all(launch.concurrent for launch in group)
         if (
-            at_once
+            are_concurrent
             or len({starting_file(launch) for launch in group}) == len(group)
             or _are_compose_services(job, group)
         ):
@@ -697,27 +709,27 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
         if verdict is not None:
             yield verdict
     for workload in workloads(job):
-        verdict = _ranks_of_pods(job, workload)
+        verdict = _pod_ranks_verdict(job, workload)
         if verdict is not None:
             yield verdict
 
 
-def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
-    """Return the verdict on the node ranks of an object's roles; None if they are unknown, or it has one role."""
-    ranked: list[tuple[str, Claim, tuple[int, ...]]] = []
+def _pod_ranks_verdict(job: Job, workload: Workload) -> Verdict | None:
+    """Return the verdict on the node ranks of an object's roles; None if they are unknown, or there is one role."""
+    ranks_by_role: list[tuple[str, Claim, tuple[int, ...]]] = []
     for role, scope in workload.launches():
         claims = job.about("ranks_of_pods", scope) or job.setting("node_rank", scope)
         pods = numbers(role.count.value)
-        found = [int(str(item)) for item in items(claims[0].value)] if claims else []
-        found = found or list(numbers(job_value(claims)))
-        if len(pods) != 1 or len(found) != pods[0]:
+        pod_ranks = [int(str(item)) for item in items(claims[0].value)] if claims else []
+        pod_ranks = pod_ranks or list(numbers(job_value(claims)))
+        if len(pods) != 1 or len(pod_ranks) != pods[0]:
             return None
-        ranked.append((role.name or workload.kind, claims[0], tuple(found)))
-    seen: dict[int, tuple[str, Claim]] = {}
-    for name, claim, ranks in ranked if len(ranked) > 1 else ():
+        ranks_by_role.append((role.name or workload.kind, claims[0], tuple(pod_ranks)))
+    claim_by_rank: dict[int, tuple[str, Claim]] = {}
+    for name, claim, ranks in ranks_by_role if len(ranks_by_role) > 1 else ():
         for rank in ranks:
-            if rank in seen:
-                other, first = seen[rank]
+            if rank in claim_by_rank:
+                other, first = claim_by_rank[rank]
                 return failed(
                     workload.id,
                     f"`{claim.spelling}` gives the pods of {name} node ranks {', '.join(map(str, ranks))}, but a pod of"
@@ -728,25 +740,25 @@ def _ranks_of_pods(job: Job, workload: Workload) -> Verdict | None:
                     f" in {name}.",
                     waits_at="rendezvous",
                 )
-            seen[rank] = (name, claim)
-    return passed(workload.id) if len(ranked) > 1 else None
+            claim_by_rank[rank] = (name, claim)
+    return passed(workload.id) if len(ranks_by_role) > 1 else None
 
 
 def _loop_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
-    """Return the verdict on a loop over machines that starts fewer nodes than each of them waits for."""
+    """Return the verdict on a loop over machines that starts fewer nodes than expected; None for other groups."""
     line, counts = group[0].span, {numbers(nodes_spanned(job, launch)[0]) for launch in group}
     in_loop = all("ssh" in launch.wrappers and launch.span == line for launch in group)
     if not in_loop or len(counts) != 1 or _known_ranks(job, group) != set(range(len(group))):
         return None
     (expected,) = counts
-    _, because = nodes_spanned(job, group[0])
+    _, node_claims = nodes_spanned(job, group[0])
     if not expected or min(expected) <= len(group):
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(because[0])} waits for {joined(expected)} nodes, but the loop starts {len(group)}: the others have to"
-        " come from elsewhere.",
-        at=because[0],
+        f"{quoted(node_claims[0])} waits for {joined(expected)} nodes, but the loop starts {len(group)}, so the others"
+        " must be started elsewhere.",
+        at=node_claims[0],
         also=((group[0], "started by the loop"),),
         remedy=f"Add the missing machines to the loop, or expect {len(group)} nodes.",
         severity=Severity.WARNING,
@@ -755,13 +767,13 @@ def _loop_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
 
 
 def _unranked_verdict(job: Job, launch: Launch) -> Verdict | None:
-    """Return the verdict on a node rank for Paddle's launcher while another line for the same master has none."""
+    """Return the verdict on a line with a node rank if another line for the same Paddle master has none; else None."""
     master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
     if launch.launcher != "paddle" or not master:
         return None
     for other in job.launches:
-        same = (other.launcher, other.program) == (launch.launcher, launch.program) and other is not launch
-        if not same or texts(job_value(job.setting("rendezvous_endpoint", other.scope))) != master:
+        is_same_program = (other.launcher, other.program) == (launch.launcher, launch.program) and other is not launch
+        if not is_same_program or texts(job_value(job.setting("rendezvous_endpoint", other.scope))) != master:
             continue
         if not job.setting("node_rank", other.scope) and _run_at_once((other, launch)):
             rank = job.setting("node_rank", launch.scope)[0]
@@ -785,17 +797,17 @@ def _are_compose_services(job: Job, group: Sequence[Launch]) -> bool:
 
 def _rank_range_verdict(job: Job, launch: Launch) -> Verdict:
     ranks = job.setting("node_rank", launch.scope)
-    nodes, because = nodes_spanned(job, launch)
+    nodes, node_claims = nodes_spanned(job, launch)
     if undecided_verdict := undecided(launch.id, ranks, launch):
         return undecided_verdict
-    found, most = numbers(job_value(ranks)), max(numbers(nodes))
-    if found and all(rank >= most or rank < 0 for rank in found):
+    rank_numbers, node_count = numbers(job_value(ranks)), max(numbers(nodes))
+    if rank_numbers and all(rank >= node_count or rank < 0 for rank in rank_numbers):
         return failed(
             launch.id,
-            f"{quoted(ranks[0])} is not a rank of {placed(because[0])}: node ranks go from 0 to {most - 1}.",
+            f"{quoted(ranks[0])} is not a rank of {placed(node_claims[0])}: node ranks go from 0 to {node_count - 1}.",
             at=ranks[0],
-            also=((because[0], f"{most} nodes"),),
-            remedy=f"Use a node rank from 0 to {most - 1}, each once.",
+            also=((node_claims[0], f"{node_count} nodes"),),
+            remedy=f"Use a node rank from 0 to {node_count - 1}, each once.",
         )
     return passed(launch.id)
 
@@ -805,20 +817,20 @@ def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
     claims = [job.setting("node_rank", launch.scope)[0] for launch in group]
     if undecided_verdict := undecided(subject, claims):
         return undecided_verdict
-    seen: dict[int, Claim] = {}
+    claim_by_rank: dict[int, Claim] = {}
     for claim in claims:
         rank = min(numbers(claim.value), default=-1)
-        if rank in seen:
+        if rank in claim_by_rank:
             return failed(
                 subject,
-                f"{quoted(claim)} is also in {where(seen[rank])}: two nodes of one job claim rank {rank}."
-                if where(claim) != where(seen[rank])
+                f"{quoted(claim)} is also in {where(claim_by_rank[rank])}: two nodes of one job claim rank {rank}."
+                if where(claim) != where(claim_by_rank[rank])
                 else f"{quoted(claim)} gives two nodes of one job rank {rank}.",
                 at=claim,
-                also=((seen[rank].origin or seen[rank], f"rank {rank} already"),),
+                also=((claim_by_rank[rank].origin or claim_by_rank[rank], f"rank {rank} already"),),
                 remedy=f"Give each of the {len(group)} launch lines its own node rank, starting at 0.",
             )
-        seen[rank] = claim
+        claim_by_rank[rank] = claim
     return passed(subject)
 
 
@@ -841,9 +853,10 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
 
     Fix: End each of these lines with `&`, and the script with `wait`.
 
-    Known limits: Lines without ssh may be meant for different terminals, and are not judged; nor are those in branches.
+    Known limits: Lines without ssh may be intended for different terminals, and are not judged, nor are lines in
+    branches.
     """
-    for group in groups(job):
+    for group in node_groups(job):
         lines = [launch for launch in group if "ssh" in launch.wrappers and not launch.condition]
         scripts = {starting_file(launch) for launch in lines}
         if len(lines) < 2 or len(scripts) > 1:
@@ -858,13 +871,13 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         if first is None:
             yield passed(subject)
             continue
-        nodes, because = nodes_spanned(job, first)
+        nodes, node_claims = nodes_spanned(job, first)
         yield failed(
             subject,
             f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next node "
             f"only after this line has ended.",
             at=first,
-            also=((because[0], "waits for all of them"),),
+            also=((node_claims[0], "waits for all of them"),),
             remedy="End each of these lines with `&`, and the script with `wait`.",
             waits_at="rendezvous",
         )

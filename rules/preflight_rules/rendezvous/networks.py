@@ -34,10 +34,10 @@ from preflight_rules.data_tables import (
     known_variables,
     scheduler_variables,
 )
-from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, stated
+from preflight_rules.launches import certainly_one, certainly_several, nodes_of, nodes_spanned, subject_claims
 from preflight_rules.rendezvous.variables import closest, nearest
 
-#: Variables that choose a transport's interface; without them it uses the address of the node's host name.
+#: Variables that choose a transport's interface. Without them the transport uses the address of the node's host name.
 _INTERFACES = {"gloo": "GLOO_SOCKET_IFNAME", "tensorpipe": "TP_SOCKET_IFNAME"}
 
 
@@ -66,25 +66,25 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, launch in subjects(job):
         backends = [claim for claim in job.setting("backend", scope) if claim.source == "python"]
-        named = list(job.about("host_name_transport", scope))
-        if launch is None or not (backends or named):
+        transport_claims = list(job.about("host_name_transport", scope))
+        if launch is None or not (backends or transport_claims):
             continue
-        used = list(named) if named else _backend_arguments(launch, backends)
-        transport = texts(job_value(used))
-        variable = _INTERFACES.get(transport[0], "") if len(set(transport)) == 1 else ""
+        claims = list(transport_claims) if transport_claims else _backend_arguments(launch, backends)
+        transports = texts(job_value(claims))
+        variable = _INTERFACES.get(transports[0], "") if len(set(transports)) == 1 else ""
         nodes = nodes_of(job, launch)
-        if undecided_verdict := undecided(subject, used, launch):
+        if undecided_verdict := undecided(subject, claims, launch):
             yield undecided_verdict
         elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _runs_in_pod(job, launch):
             yield passed(subject)
         elif not certainly_several(nodes):
-            yield unknown(subject, f"cannot determine whether {transport[0]} has to reach another node", at=used[0])
+            yield unknown(subject, f"cannot determine whether {transports[0]} has to reach another node", at=claims[0])
         else:
             yield failed(
                 subject,
-                f"{quoted(used[0])} uses {transport[0]} on {joined(numbers(nodes))} nodes, and {variable} is not set:"
-                " it uses the address of the node's own host name, which many images resolve to 127.0.1.1.",
-                at=used[0],
+                f"{quoted(claims[0])} uses {transports[0]} on {joined(numbers(nodes))} nodes, and {variable} is not"
+                " set: it uses the address of the node's own host name, which many images resolve to 127.0.1.1.",
+                at=claims[0],
                 also=((launch, f"{joined(numbers(nodes))} nodes"),),
                 remedy=f"Set {variable} to the interface that reaches the other nodes, or make sure that every host"
                 " name resolves to its address in the cluster.",
@@ -93,8 +93,8 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
 
 def _runs_in_pod(job: Job, launch: Launch) -> bool:
     """Return whether a pod with its own network starts the ranks: its host name resolves to its address."""
-    started = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
-    return launch.id in started and all(claim.value == Known(False) for claim in job.about("host_network"))
+    pod_launches = {name for claim in job.about("workload_launch") for name in texts(claim.value)}
+    return launch.id in pod_launches and all(claim.value == Known(False) for claim in job.about("host_network"))
 
 
 def _backend_arguments(launch: Launch, backends: Sequence[Claim]) -> list[Claim]:
@@ -111,8 +111,8 @@ def _backend_from_line(words: Sequence[str | None], claim: Claim) -> Claim:
     for index, word in enumerate(words):
         name, equals, value = (word or "").partition("=")
         if name.startswith("--") and name[2:].replace("-", "_") == option.group(1):
-            given = value if equals else next(iter(words[index + 1 : index + 2]), None)
-            return replace(claim, value=Known(given.lower())) if given else claim
+            argument = value if equals else next(iter(words[index + 1 : index + 2]), None)
+            return replace(claim, value=Known(argument.lower())) if argument else claim
     return claim
 
 
@@ -147,7 +147,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Known limits: A name unlike all of these may be the site's own and is not judged.
     """
-    for subject, read in stated(job, "variable_read"):
+    for subject, read in subject_claims(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
         families = (*scheduler_variables(), *_paddle_variables())
         family = next((family for family in families if name.startswith(family.prefix)), None)
@@ -157,19 +157,19 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
             continue
         # Programs of Paddle have variables of their own that differ in a word.
-        near = closest(name, family.names, 1) if family.prefix == "PADDLE_" else nearest(name, family.names)
-        meant = family.mistaken.get(name) or near or None
+        similar = closest(name, family.names, 1) if family.prefix == "PADDLE_" else nearest(name, family.names)
+        suggestion = family.mistaken.get(name) or similar or None
         if job.about(f"env.{name}"):
             yield passed(subject)
-        elif meant is None:
+        elif suggestion is None:
             yield unknown(subject, f"{name} is not a known variable of {family.of}; it may be the site's own", at=read)
         else:
             yield failed(
                 subject,
-                f"{quoted(read)}: {family.of} sets no {name}; {meant} is probably meant.",
+                f"{quoted(read)}: {family.of} sets no {name}; {suggestion} is probably meant.",
                 at=read,
-                remedy=f"Read {meant}{_meaning(meant)}.",
-                fix=make_fix(f"read {meant}", replace_text(read, name, meant), safe=False),
+                remedy=f"Read {suggestion}{_meaning(suggestion)}.",
+                fix=make_fix(f"read {suggestion}", replace_text(read, name, suggestion), safe=False),
             )
 
 
@@ -190,7 +190,7 @@ def _meaning(name: str) -> str:
 
 #: Wrong names for variables of torch's `env://` rendezvous (documentation of torch.distributed,
 #: environment variable initialization; torch 2.9).
-_RENDEZVOUS = {
+_MISNOMERS = {
     "MASTER_ADDRESS": "MASTER_ADDR",
     "MASTER_ADRESS": "MASTER_ADDR",
     "MASTER_ADRR": "MASTER_ADDR",
@@ -230,25 +230,26 @@ def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
 
     Known limits: If the right variable is set as well, or by a launcher, the other is treated as the script's own.
     """
-    for wrong, meant in _RENDEZVOUS.items():
-        for subject, named in stated(job, f"env.{wrong}"):
-            if named.source != "python" or not job.about("backend"):
+    for misnomer, name in _MISNOMERS.items():
+        for subject, variable in subject_claims(job, f"env.{misnomer}"):
+            if variable.source != "python" or not job.about("backend"):
                 continue
-            if job.about(f"env.{meant}") or job.about(meant.lower()):
+            if job.about(f"env.{name}") or job.about(name.lower()):
                 yield passed(subject)
             else:
-                yield undecided(subject, (named,)) or failed(
+                yield undecided(subject, (variable,)) or failed(
                     subject,
-                    f"{quoted(named)}: torch does not read {wrong}; {meant} is probably meant, and nothing sets it.",
-                    at=named,
-                    remedy=f"Write {meant}.",
+                    f"{quoted(variable)}: torch does not read {misnomer}; {name} is probably meant, and nothing sets"
+                    " it.",
+                    at=variable,
+                    remedy=f"Write {name}.",
                 )
 
 
 #: The backends of torch.distributed and of the device plugins that register one (torch 2.9).
 _BACKENDS = ("nccl", "gloo", "mpi", "ucc", "xccl", "ccl", "hccl", "hcl", "cncl", "eccl", "mccl", "smddp", "fake")
 #: Backends of the C++ library that torch 1.0 replaced.
-_REMOVED = ("tcp",)
+_REMOVED_BACKENDS = ("tcp",)
 
 
 @rule(
@@ -275,7 +276,8 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
             yield unknown(claim.span.path, f"the backend {quoted(claim)} is unknown: {claim.value.why}", at=claim)
             continue
         yield next(
-            (_refused(claim, name) for name in _backend_names(claim) if _replacements(name)), passed(claim.span.path)
+            (_refused_backend_verdict(claim, name) for name in _backend_names(claim) if _replacements(name)),
+            passed(claim.span.path),
         )
 
 
@@ -285,20 +287,20 @@ def _backend_names(claim: Claim) -> list[str]:
 
 
 def _replacements(name: str) -> tuple[str, ...]:
-    """Return backends to use instead of one that torch rejects; empty for a backend that it may accept."""
-    if name in _REMOVED:
+    """Return the backends to use instead of a backend that torch rejects; empty if torch may accept it."""
+    if name in _REMOVED_BACKENDS:
         return ("gloo", "nccl")
     return () if name in _BACKENDS else tuple(similar_names(name, ("nccl", "gloo"), cutoff=0.75))
 
 
-def _refused(claim: Claim, name: str) -> Verdict:
-    meant = " or ".join(_replacements(name))
-    why = "which torch removed in 1.0" if name in _REMOVED else "which torch does not have"
+def _refused_backend_verdict(claim: Claim, name: str) -> Verdict:
+    replacements = " or ".join(_replacements(name))
+    why = "which torch removed in 1.0" if name in _REMOVED_BACKENDS else "which torch does not have"
     return failed(
         claim.span.path,
         f"{quoted(claim)} requests the backend `{name}`, {why}: every rank stops with ValueError.",
         at=claim,
-        remedy=f"Use {meant}.",
+        remedy=f"Use {replacements}.",
     )
 
 
@@ -316,7 +318,10 @@ _MAX_LENGTH = 15
 
 
 class Filter(NamedTuple):
-    """An interface variable that is set for one launch. `several`: whether it spans several nodes; None if unknown."""
+    """An interface variable that is set for one launch.
+
+    `several` is whether the launch spans several nodes, None if unknown.
+    """
 
     subject: str
     name: str
@@ -333,7 +338,7 @@ class Filter(NamedTuple):
 
 def filters(job: Job) -> Iterator[Filter]:
     """Yield each interface variable once, with its launch over the most nodes."""
-    seen: dict[tuple[str, int, int], Filter] = {}
+    by_span: dict[tuple[str, int, int], Filter] = {}
     for subject, scope, launch in subjects(job):
         several: bool | None = None
         if launch is not None:
@@ -342,20 +347,20 @@ def filters(job: Job) -> Iterator[Filter]:
         for name in (*_FILTERS, *_EXACT):
             for claim in job.setting(f"env.{name}", scope):
                 key = (claim.span.path, claim.span.line, claim.span.column)
-                found = Filter(subject, name, claim, launch, several, job)
-                if key not in seen or (several and not seen[key].several):
-                    seen[key] = found
-    yield from seen.values()
+                item = Filter(subject, name, claim, launch, several, job)
+                if key not in by_span or (several and not by_span[key].several):
+                    by_span[key] = item
+    yield from by_span.values()
 
 
 def each_filter(job: Job) -> Iterator[Question[Filter]]:
-    """Ask about each interface variable."""
+    """Yield a question about each interface variable."""
     for item in filters(job):
         yield Question(item.subject, (item.claim,), item.launch, of=item)
 
 
 def each_open_filter(job: Job) -> Iterator[Question[Filter]]:
-    """Ask about each interface variable that matches prefixes of names and may be for several nodes."""
+    """Yield a question about each interface variable that matches name prefixes and may be for several nodes."""
     for question in each_filter(job):
         if not question.of.exact and question.of.several is not False:
             yield question
@@ -377,8 +382,8 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
     """The interface filter for several nodes selects only interfaces inside the node.
 
     What it checks: For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME
-    select at least one interface besides loopback and bridges to containers of the same node, and name none of those
-    beside others.
+    select an interface other than loopback and bridges to containers of the same node, and do not list these local
+    interfaces together with others.
 
     Why it matters: Every rank advertises an address that is local to each node. The first collective fails with
     "unhandled system error" or hangs.
@@ -392,24 +397,24 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
     """
     item = question.of
     values = [text for text in texts(item.claim.value) if len(text) > 1]
-    local = [_local_interfaces(text) for text in values]
-    if item.several is None and any(local):
+    local_kinds = [_local_interfaces(text) for text in values]
+    if item.several is None and any(local_kinds):
         return unknown(question.subject, "the number of nodes is not given", at=item.claim)
-    if item.several and values and all(local):
+    if item.several and values and all(local_kinds):
         return failed(
             question.subject,
-            f"{quoted(item.claim)} selects only {local[0]} and so cannot reach other nodes, but the launch"
+            f"{quoted(item.claim)} selects only {local_kinds[0]} and so cannot reach other nodes, but the launch"
             " spans several.",
             at=item.claim,
             also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
             remedy=f"Name the interface that reaches the other nodes in {item.name}, or leave it unset.",
-            severity=None if all("loopback" in reach for reach in local) else Severity.WARNING,
+            severity=None if all("loopback" in reach for reach in local_kinds) else Severity.WARNING,
         )
-    inner = [name for text in values if not text.startswith("^") for name in names(text) if _is_local(name)]
-    if item.several and inner and all(any(map(_is_local, names(text))) for text in values):
+    local_names = [name for text in values if not text.startswith("^") for name in names(text) if _is_local(name)]
+    if item.several and local_names and all(any(map(_is_local, names(text))) for text in values):
         return failed(
             question.subject,
-            f"{quoted(item.claim)} selects {', '.join(inner)} as well, which cannot reach other nodes: to exclude"
+            f"{quoted(item.claim)} selects {', '.join(local_names)} as well, which cannot reach other nodes: to exclude"
             " interfaces, a list begins with `^`.",
             at=item.claim,
             also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
@@ -424,13 +429,13 @@ def _is_local(name: str) -> bool:
 
 
 def _local_interfaces(text: str) -> str:
-    """Return the node-local interfaces that a filter selects; empty if others may match, too."""
+    """Return the kind of node-local interfaces that a filter selects; empty if it may also match other interfaces."""
     if text.startswith("^"):
         return ""
-    found = names(text)
-    if found and all(name == "lo" for name in found):
+    members = names(text)
+    if members and all(name == "lo" for name in members):
         return "the loopback interface"
-    if found and all(map(_is_local, found)):
+    if members and all(map(_is_local, members)):
         return "interfaces to containers of the same node"
     return ""
 
@@ -483,27 +488,27 @@ def _filter_fault(item: Filter, text: str) -> str:
         return f"{item.name} takes exact interface names, not a filter that begins with `{text.lstrip()[0]}`"
     if text[0] in "!~":
         return f"{item.name} excludes with `^`, not with `{text[0]}`"
-    rest = text.lstrip("^").lstrip("=")
-    if "^" in rest or "=" in rest:
-        sign = "^" if "^" in rest else "="
+    members = text.lstrip("^").lstrip("=")
+    if "^" in members or "=" in members:
+        sign = "^" if "^" in members else "="
         return f"`{sign}` is only allowed before the whole list; here it is read as part of a name"
     if any(character.isspace() for character in text):
         return "spaces are read as part of a name: the separator is a comma alone"
-    long = [name for name in names(text) if len(name) > _MAX_LENGTH]
-    if long:
-        return f"`{long[0]}` is longer than the {_MAX_LENGTH} characters an interface name can have"
+    too_long = [name for name in names(text) if len(name) > _MAX_LENGTH]
+    if too_long:
+        return f"`{too_long[0]}` is longer than the {_MAX_LENGTH} characters an interface name can have"
     return ""
 
 
 def _normalize_fix(item: Filter, text: str) -> Fix | None:
     """Return the fix that removes the spaces and puts the excluding sign once at the start."""
-    tidy = re.sub(r"\s*,\s*", ",", text.strip())
-    if tidy.startswith("^"):
-        tidy = tidy.replace(",^", ",")
-    if tidy == text or _filter_fault(item, tidy):
+    normalized = re.sub(r"\s*,\s*", ",", text.strip())
+    if normalized.startswith("^"):
+        normalized = normalized.replace(",^", ",")
+    if normalized == text or _filter_fault(item, normalized):
         return None
     # Unsafe: it changes which interfaces are selected.
-    return make_fix(f"write {item.name}={tidy}", replace_text(item.claim, text, tidy), safe=False)
+    return make_fix(f"write {item.name}={normalized}", replace_text(item.claim, text, normalized), safe=False)
 
 
 def _filter_remedy(item: Filter, *, empty: bool) -> str:
@@ -517,8 +522,8 @@ def _filter_remedy(item: Filter, *, empty: bool) -> str:
 def _filter_severity(item: Filter) -> Severity | None:
     scope = item.launch.scope if item.launch is not None else item.claim.scope
     backends = {text.lower() for claim in item.job.setting("backend", scope) for text in texts(claim.value)}
-    own = "gloo" if item.exact else "nccl"
-    return None if backends and all(own in backend for backend in backends) else Severity.WARNING
+    backend_of_variable = "gloo" if item.exact else "nccl"
+    return None if backends and all(backend_of_variable in backend for backend in backends) else Severity.WARNING
 
 
 @rule(
@@ -549,20 +554,20 @@ def interface_exclusion_keeps_loopback(question: Question[Filter]) -> Verdict | 
     item = question.of
     values = texts(item.claim.value)
     if values and all(text.startswith("^") and not _excludes_loopback(text) for text in values):
-        wanted = ",".join(("lo", *names(values[0])))
-        # Without a card of the node that leads to the others, `^lo,...` leaves nothing.
+        excluded = ",".join(("lo", *names(values[0])))
+        # If the excluded cards include the one that reaches the other nodes, `^lo,...` leaves no interface.
         cards = [name for name in names(values[0]) if not name.startswith(_LOCAL_PREFIXES)]
-        remedy = f"Write {item.name}=^{wanted}."
+        remedy = f"Write {item.name}=^{excluded}."
         if cards:
-            remedy = f"Name the interface that leads to the other nodes ({item.name}=NAME). If it is not"
-            remedy += f" {' or '.join(cards)}, {item.name}=^{wanted} will do."
+            remedy = f"Name the interface that reaches the other nodes ({item.name}=NAME). If it is not"
+            remedy += f" {' or '.join(cards)}, {item.name}=^{excluded} is enough."
         return failed(
             question.subject,
             f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose"
             " the loopback interface, which it avoids by default.",
             at=item.claim,
             remedy=remedy,
-            fix=make_fix(f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{wanted}"), safe=False)
+            fix=make_fix(f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{excluded}"), safe=False)
             if len(values) == 1 and not values[0].startswith("^=") and not cards
             else None,
             severity=None if item.several else Severity.INFO,
@@ -599,9 +604,9 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the one that is not intended.
 
-    Known limits: Only pairs in the table, and only variables set in the job's files.
+    Known limits: Only pairs in the table and variables that the job's files set are compared.
     """
-    yield from _pairs(job, "void")
+    yield from _pair_verdicts(job, "void")
 
 
 @rule(
@@ -625,18 +630,18 @@ def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
 
     Known limits: The files do not show the cluster; a single leftover setting that contradicts no other is not found.
     """
-    yield from _pairs(job, "provider")
+    yield from _pair_verdicts(job, "provider")
 
 
-def _pairs(job: Job, kind: str) -> Iterator[Verdict]:
-    seen: set[tuple[str, ...]] = set()
+def _pair_verdicts(job: Job, kind: str) -> Iterator[Verdict]:
+    seen_pairs: set[tuple[str, ...]] = set()
     for subject, scope, launch in subjects(job):
         for row in contradictions(kind):
             for claim in job.setting(f"{_PREFIX}{row.name}", scope):
                 for other in _other_settings(job, row, scope):
                     key = (row.name, claim.spelling, other.quantity, other.spelling)
-                    if key not in seen:
-                        seen.add(key)
+                    if key not in seen_pairs:
+                        seen_pairs.add(key)
                         yield _conflict_verdict(subject, row, claim, other, launch)
 
 
@@ -653,16 +658,16 @@ def _other_settings(job: Job, row: Contradiction, scope: Scope) -> Iterator[Clai
 def _conflict_verdict(subject: str, row: Contradiction, claim: Claim, other: Claim, launch: Launch | None) -> Verdict:
     if undecided_verdict := undecided(subject, (claim, other), launch):
         return undecided_verdict
-    ours, theirs = texts(claim.value), texts(other.value)
-    if not (ours and theirs and all(_matches(row.values, text) for text in ours)):
+    values, other_values = texts(claim.value), texts(other.value)
+    if not (values and other_values and all(_matches(row.values, text) for text in values)):
         return passed(subject)
-    if not all(_matches(row.others, text) if row.others else text.strip() not in ("", "0") for text in theirs):
+    if not all(_matches(row.others, text) if row.others else text.strip() not in ("", "0") for text in other_values):
         return passed(subject)
     return failed(
         subject,
         f"{quoted(claim)} is set together with {placed(other)}: {row.why}.",
         at=claim,
-        also=((other, "beside it"),),
+        also=((other, "set together with it"),),
         remedy=row.remedy.format(other=other.quantity.removeprefix(_PREFIX)),
         severity=None if row.severity == "warning" else Severity.INFO,
     )
@@ -685,7 +690,7 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
     """NCCL_SOCKET_IFNAME selects VLANs because NCCL reads a name as a prefix.
 
     What it checks: NCCL_SOCKET_IFNAME names a bond or team without `=` before it. NCCL uses every interface whose name
-    begins like that, and so do the VLANs that bonds usually carry: bond0.2093, bond0.2093.1.
+    begins with it, including the VLANs that bonds usually carry: bond0.2093, bond0.2093.1.
 
     Why it matters: NCCL uses all of them. Those that do not reach other nodes make the first collective hang, without a
     message.
@@ -699,9 +704,9 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
     """
     item = question.of
     values = texts(item.claim.value)
-    caught = [_carriers(text) for text in values]
-    if caught and all(caught):
-        name = caught[0]
+    carriers = [_vlan_carrier(text) for text in values]
+    if carriers and all(carriers):
+        name = carriers[0]
         return failed(
             question.subject,
             f"{quoted(item.claim)} is a prefix: besides {name} it selects every VLAN on it, such as {name}.100.",
@@ -714,7 +719,7 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
     return None
 
 
-def _carriers(text: str) -> str:
+def _vlan_carrier(text: str) -> str:
     if text.lstrip().startswith(("^", "=")):
         return ""
     return next((name for name in names(text) if _CARRIER.fullmatch(name)), "")
@@ -746,12 +751,12 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
             verdict = undecided(subject, (claim,), launch)
-            caught = [_prefix_conflict(text) for text in texts(claim.value)]
-            if verdict is None and caught and all(name for name, _ in caught):
-                name, more = caught[0]
+            conflicts = [_prefix_conflict(text) for text in texts(claim.value)]
+            if verdict is None and conflicts and all(name for name, _ in conflicts):
+                name, extra = conflicts[0]
                 verdict = failed(
                     subject,
-                    f"{quoted(claim)} is a list of prefixes: `{name}` also selects {more}, which is not in the list.",
+                    f"{quoted(claim)} is a list of prefixes: `{name}` also selects {extra}, which is not in the list.",
                     at=claim,
                     remedy="Put `=` before the list to select exactly these adapters.",
                 )
@@ -762,15 +767,15 @@ def _prefix_conflict(text: str) -> tuple[str, str]:
     """Return the member that also selects another adapter, and that adapter; both empty if there is none."""
     if text.lstrip("^").startswith("=") or text.startswith("^"):
         return "", ""
-    found = [match for part in text.split(",") if (match := _HCA.fullmatch(part.strip()))]
-    present = {(match[1], int(match[2])) for match in found}
-    highest = max((number for _, number in present), default=0)
-    for stem, number in sorted(present):
-        more = number * 10
-        while 0 < number < 10 and more < min(number * 10 + 10, highest):
-            if (stem, more) not in present:
-                return f"{stem}{number}", f"{stem}{more}"
-            more += 1
+    adapters = [match for part in text.split(",") if (match := _HCA.fullmatch(part.strip()))]
+    numbered = {(match[1], int(match[2])) for match in adapters}
+    highest = max((number for _, number in numbered), default=0)
+    for stem, number in sorted(numbered):
+        extra = number * 10
+        while 0 < number < 10 and extra < min(number * 10 + 10, highest):
+            if (stem, extra) not in numbered:
+                return f"{stem}{number}", f"{stem}{extra}"
+            extra += 1
     return "", ""
 
 
@@ -797,17 +802,17 @@ def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         value, claims = nodes_spanned(job, launch)
-        found = numbers(value)
+        node_counts = numbers(value)
         if not claims:
             continue
         if job.setting("env.NCCL_DEBUG", launch.scope):
             yield passed(launch.id)
-        elif not found:
-            yield unknown(launch.id, "the number of nodes that it runs on", at=claims[0])
-        elif min(found) >= _MANY_NODES:
+        elif not node_counts:
+            yield unknown(launch.id, "the number of nodes is unknown", at=claims[0])
+        elif min(node_counts) >= _MANY_NODES:
             yield failed(
                 launch.id,
-                f"{quoted(claims[0])}: {min(found)} nodes, and NCCL_DEBUG is not set: when NCCL fails it reports"
+                f"{quoted(claims[0])}: {min(node_counts)} nodes, and NCCL_DEBUG is not set: when NCCL fails it reports"
                 " only an error number.",
                 at=launch,
                 also=((claims[0], "nodes"),),

@@ -22,7 +22,7 @@ _PREFIX = "env."
 #: Prefixes of variables that belong to a library.
 _LIBRARIES = ("NCCL_", "TORCH_", "GLOO_", "PADDLE_", "CUDA_", "FLAGS_", "TP_SOCKET", "PYTORCH_")
 #: Misspellings of these prefixes.
-_NEAR_LIBRARIES = re.compile(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
+_MISSPELT_LIBRARIES = re.compile(r"N?C?CC?L_|NCLL_|NCC_|NNCL_|CUDA[A-Z]|CUD_|GLO_|TROCH_")
 #: Shorter names are too similar to each other to guess a misspelling.
 _MIN_LENGTH = 10
 #: A misspelt name of this length or more may have two typing errors, a shorter one only one.
@@ -31,13 +31,13 @@ _LONG = 15
 
 def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     """Yield every variable that is set, once for each location: subject, launch, name and claim."""
-    seen: set[tuple[str, int, int, str]] = set()
+    seen_keys: set[tuple[str, int, int, str]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.environment(scope):
             name = claim.quantity.removeprefix(_PREFIX)
             key = (claim.span.path, claim.span.line, claim.span.column, name)
-            if key not in seen:
-                seen.add(key)
+            if key not in seen_keys:
+                seen_keys.add(key)
                 yield subject, launch, name, claim
 
 
@@ -50,7 +50,7 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     otherwise="no variable of a known library is set",
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
-    """A variable that nothing reads is set, and its name is almost that of a known one.
+    """A variable that nothing reads is set, and its name closely resembles that of a known variable.
 
     What it checks: No exported variable with a prefix of NCCL, Gloo, torch, CUDA or Paddle has an unknown name that is
     very close to a known one.
@@ -61,33 +61,33 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the spelling that the finding gives.
 
-    Known limits: A name unlike all known ones is not reported, because scripts have their own variables. A name that is
-    set together with the one it resembles is also treated as the script's own.
+    Known limits: A name that resembles no known name is not reported, because scripts have their own variables. A name
+    that is set together with the name it resembles is also treated as the script's own.
     """
-    present = {claim.quantity.removeprefix(_PREFIX) for _, _, _, claim in variables(job)}
+    set_names = {claim.quantity.removeprefix(_PREFIX) for _, _, _, claim in variables(job)}
     for subject, _, name, claim in variables(job):
-        if not name.startswith(_LIBRARIES) and not _NEAR_LIBRARIES.match(name):
+        if not name.startswith(_LIBRARIES) and not _MISSPELT_LIBRARIES.match(name):
             continue
-        meant = nearest(name)
-        if name in known_variables() or meant in present:
+        suggestion = nearest(name)
+        if name in known_variables() or suggestion in set_names:
             yield passed(subject)
             continue
-        if meant is None:
+        if suggestion is None:
             yield unknown(subject, f"{name} is not a known variable; it may be the script's own", at=claim)
             continue
-        shell = "" if re.fullmatch(r"\w+", name) else ", and a shell cannot export such a name"
+        shell_text = "" if re.fullmatch(r"\w+", name) else ", and a shell cannot export such a name"
         yield failed(
             subject,
-            f"{quoted(claim)}: nothing reads {name}{shell}; {meant} is probably meant.",
+            f"{quoted(claim)}: nothing reads {name}{shell_text}; {suggestion} is probably meant.",
             at=claim,
-            remedy=f"Write {meant}, or remove the line.",
+            remedy=f"Write {suggestion}, or remove the line.",
             # Unsafe: the setting takes effect for the first time.
-            fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
+            fix=make_fix(f"rename {name} to {suggestion}", replace_text(claim, name, suggestion), safe=False),
         )
 
 
 def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
-    """Return the known name that `name` probably misspells; None when it is known itself or unlike all known ones."""
+    """Return the known name that `name` probably misspells; None if `name` is known or resembles no known name."""
     known = known_variables() if known is None else known
     if name in known or len(name) < _MIN_LENGTH:
         return None
@@ -96,9 +96,9 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
     for candidate in known:
         if abs(len(candidate) - len(name)) > limit:
             continue
-        slips = distance(name.upper(), candidate.upper(), limit)
-        if slips <= limit and (best is None or (slips, candidate) < best):
-            best = (slips, candidate)
+        edits = distance(name.upper(), candidate.upper(), limit)
+        if edits <= limit and (best is None or (edits, candidate) < best):
+            best = (edits, candidate)
     # Numbered or plural names (NCCL_DEBUG2, NCCL_IB_HCAS) are more often a script's own than misspelt.
     if best is None or name.rstrip("0123456789S") == best[1]:
         return None
@@ -106,9 +106,9 @@ def nearest(name: str, known: frozenset[str] | None = None) -> str | None:
 
 
 def closest(name: str, known: Iterable[str], limit: int) -> str:
-    """Return the known name that is most similar to `name`, with at most `limit` edits; empty if there is none."""
-    near = ((distance(name, one, limit), one) for one in known if abs(len(one) - len(name)) <= limit)
-    return min((found for found in near if 0 < found[0] <= limit), default=(0, ""))[1]
+    """Return the known name that is most similar to `name`, with 1 to `limit` edits; empty if there is none."""
+    candidates = ((distance(name, other, limit), other) for other in known if abs(len(other) - len(name)) <= limit)
+    return min((candidate for candidate in candidates if 0 < candidate[0] <= limit), default=(0, ""))[1]
 
 
 def distance(first: str, second: str, limit: int) -> int:
@@ -116,16 +116,16 @@ def distance(first: str, second: str, limit: int) -> int:
     # A cheap test that settles nearly all pairs: one edit changes the set of letters by at most two.
     if abs(len(first) - len(second)) > limit or len(set(first) ^ set(second)) > 2 * limit:
         return limit + 1
-    before: list[int] = []
+    row_before: list[int] = []
     row = list(range(len(second) + 1))
     for i, a in enumerate(first, 1):
-        previous, before_previous, row = row, before, [i]
+        previous_row, row_before_previous, row = row, row_before, [i]
         for j, b in enumerate(second, 1):
-            cost = min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (a != b))
+            cost = min(previous_row[j] + 1, row[j - 1] + 1, previous_row[j - 1] + (a != b))
             if i > 1 and j > 1 and a == second[j - 2] and first[i - 2] == b:
-                cost = min(cost, before_previous[j - 2] + 1)
+                cost = min(cost, row_before_previous[j - 2] + 1)
             row.append(cost)
-        before = previous
+        row_before = previous_row
         if min(row) > limit:
             return limit + 1
     return row[-1]
@@ -217,9 +217,9 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the line, or suppress the finding with the reason why this cluster needs it.
 
-    Known limits: Some clusters do need one of them; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels are
-    therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all findings are
-    informational.
+    Known limits: Some clusters need one of these settings; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels
+    are therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all findings
+    are informational.
     """
     rows = {row.name: row for row in leftovers()}
     reported: set[tuple[str, Severity | None]] = set()
@@ -228,7 +228,7 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         nodes = nodes_spanned(job, launch)[0] if launch is not None else None
         if row is None or (nodes is not None and certainly_one(nodes)):
             continue
-        if name in _BETWEEN_GPUS and _has_one_gpu_a_node(job, launch):
+        if name in _GPU_TO_GPU_VARIABLES and _has_one_gpu_per_node(job, launch):
             continue
         if name.endswith("_ASYNC_ERROR_HANDLING") and launch is not None and _is_handled(job, launch, name):
             yield passed(subject)
@@ -237,8 +237,8 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(subject, (claim,), launch):
             yield undecided_verdict
         elif values and all(value.strip().upper() in row.values for value in values):
-            several = nodes is not None and certainly_several(nodes)
-            severity = None if several and row.severity == "warning" else Severity.INFO
+            is_multi_node = nodes is not None and certainly_several(nodes)
+            severity = None if is_multi_node and row.severity == "warning" else Severity.INFO
             # One finding for all launches of the job.
             if (name, severity) in reported:
                 continue
@@ -254,11 +254,11 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
 
 
-#: They matter where a node has two GPUs.
-_BETWEEN_GPUS = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
+#: Variables that matter only where a node has several GPUs.
+_GPU_TO_GPU_VARIABLES = ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE")
 
 
-def _has_one_gpu_a_node(job: Job, launch: Launch | None) -> bool:
+def _has_one_gpu_per_node(job: Job, launch: Launch | None) -> bool:
     """Return whether each node, or each pod, certainly has one GPU."""
     if launch is not None and job.setting("gpus_per_node", launch.scope):
         return certainly_one(job.value("gpus_per_node", launch.scope))
@@ -270,7 +270,7 @@ def _is_handled(job: Job, launch: Launch, name: str) -> bool:
     """Return whether torch ignores the old name, or waits for a collective with its own timeout."""
     elastic = launch.launcher in ("torchrun", "torch.distributed.launch")
     if elastic and name.startswith("NCCL_") and in_range(pinned(job, "torch"), "2.2", "") is not False:
-        # CFG002 says so.
+        # CFG002 reports the old name.
         return True
     names = ("env.TORCH_NCCL_BLOCKING_WAIT", "env.NCCL_BLOCKING_WAIT")
     return any(texts(claim.value) != ("0",) for name in names for claim in job.setting(name, launch.scope))
@@ -303,28 +303,28 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             ("MASTER_ADDR", "master_addr", "--master_addr"),
             ("MASTER_PORT", "master_port", "--master_port"),
         ):
-            # What the program itself sets, it reads.
+            # A program reads the variables that it sets itself.
             exported = [
                 claim
                 for claim in job.setting(f"{_PREFIX}{variable}", launch.scope)
                 if claim.span.path == launch.span.path or not claim.span.path.endswith(".py")
             ]
-            taken = [
+            defaults = [
                 c
                 for c in job.setting(quantity, launch.scope)
                 if c.strength is Strength.DEFAULT and c.source in ("torchrun", "deepspeed")
             ]
-            if exported and not taken and launch.launcher in ("torchrun", "deepspeed"):
+            if exported and not defaults and launch.launcher in ("torchrun", "deepspeed"):
                 if not job.setting(quantity, launch.scope):
-                    why = f"cannot determine whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
-                    yield unknown(launch.id, why, at=exported[0])
+                    reason = f"cannot determine whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
+                    yield unknown(launch.id, reason, at=exported[0])
                 continue
-            if not exported or not taken:
+            if not exported or not defaults:
                 continue
-            verdict = undecided(launch.id, taken, launch)
-            same = set(texts(job_value(exported)) or ()) & {str(v) for v in taken[0].alternatives}
-            if verdict is None and not same:
-                default = joined(taken[0].alternatives)
+            verdict = undecided(launch.id, defaults, launch)
+            is_same = set(texts(job_value(exported)) or ()) & {str(v) for v in defaults[0].alternatives}
+            if verdict is None and not is_same:
+                default = joined(defaults[0].alternatives)
                 verdict = failed(
                     launch.id,
                     f"{launch.launcher} does not read {variable}: {placed(exported[0])} has no"
@@ -371,15 +371,15 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
             yield unknown(claim.span.path, f"{quoted(claim)}: {claim.value.why}", at=claim)
             continue
         (name,) = texts(claim.value) or ("",)
-        meant = name.replace("-", "_").replace(".", "_")
-        known = meant in known_variables()
+        suggestion = name.replace("-", "_").replace(".", "_")
+        is_known = suggestion in known_variables()
         yield failed(
             claim.span.path,
             f"{quoted(claim)} has no effect: names in a shell have letters, digits and underscores only"
-            + (f"; {meant} is probably meant." if known else "."),
+            + (f"; {suggestion} is probably meant." if is_known else "."),
             at=claim,
-            remedy=f"Write {meant}.",
-            fix=make_fix(f"rename {name} to {meant}", replace_text(claim, name, meant), safe=False),
+            remedy=f"Write {suggestion}.",
+            fix=make_fix(f"rename {name} to {suggestion}", replace_text(claim, name, suggestion), safe=False),
         )
 
 
@@ -396,12 +396,12 @@ def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
 
     Fix: `NPROC=8`.
 
-    Known limits: `NAME= command` runs a command with an empty variable, which may be meant.
+    Known limits: `NAME= command` runs a command with an empty variable, which may be intended, and is not reported.
     """
-    found = distinct(job.about("blank_in_assignment"))
-    if not found and job.launches:
+    assignments = distinct(job.about("blank_in_assignment"))
+    if not assignments and job.launches:
         yield passed(job.name)
-    for claim in found:
+    for claim in assignments:
         (name,) = texts(claim.value) or ("",)
         yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
@@ -484,16 +484,18 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 def _withheld_verdicts(job: Job) -> Iterator[Verdict]:
     """Yield the verdicts on variables that srun's list leaves out and the program reads."""
     for launch in job.launches:
-        needed = {name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)}
+        needed_variables = {
+            name: claim for claim in job.about("needed_variable", launch.scope) for name in texts(claim.value)
+        }
         for claim in distinct(job.about("withheld_variable", launch.scope)):
             (name,) = texts(claim.value) or ("",)
-            if name in needed:
+            if name in needed_variables:
                 yield undecided(launch.id, (claim,), launch) or failed(
                     launch.id,
-                    f"`{claim.spelling}` passes only what it lists, and {name} is not among it: the program stops with"
-                    " KeyError.",
+                    f"`{claim.spelling}` passes only the variables that it lists, and {name} is not one of them: the"
+                    " program stops with KeyError.",
                     at=claim,
-                    also=((needed[name], "read here"), *((each, "exported here") for each in claim.because)),
+                    also=((needed_variables[name], "read here"), *((each, "exported here") for each in claim.because)),
                     remedy="Begin the list with ALL: `--export=ALL,...`.",
                 )
 
@@ -510,8 +512,8 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
 
     What it checks: In a block of exports with constant values, no variable occurs twice with two values.
 
-    Why it matters: Only the last one counts. Where one was meant for each machine, as with the name of an interface,
-    every machine gets the last one.
+    Why it matters: Only the last value takes effect. Where each machine needs its own value, such as the name of an
+    interface, every machine gets the last one.
 
     Example: `export NCCL_SOCKET_IFNAME=eno1` and, on the next line, `export NCCL_SOCKET_IFNAME=enp96s0f0`.
 
@@ -531,7 +533,7 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
             claim.span.path,
             f"{quoted(claim)} has no effect: line {later.span.line} replaces it with {quoted(later)}.",
             at=claim,
-            also=((later, "the value that counts"),),
+            also=((later, "the value in effect"),),
             remedy="Remove the unintended one" + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
 
@@ -545,7 +547,7 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
 def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
     """A command for another machine uses a variable that exists only in this script.
 
-    What it checks: A launch line in single quotes behind ssh, pdsh or clush uses no variable that the script assigns:
+    What it checks: A launch line in single quotes after ssh, pdsh or clush uses no variable that the script assigns:
     the shell on the other machine expands it.
 
     Why it matters: The other machine has no such variable and expands it to nothing: every node gets the same rank, or
@@ -555,10 +557,10 @@ def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the command in double quotes, or close the single quotes around the variable.
 
-    Known limits: A variable that the other machine's profile happens to set under the same name is not known.
+    Known limits: A variable that the other machine's profile happens to set under the same name is reported as well.
     """
-    used = distinct(job.about("variable_left_here"))
-    for claim in used:
+    uses = distinct(job.about("variable_left_here"))
+    for claim in uses:
         undecided_verdict = undecided(claim.span.path, (claim,))
         (name,) = texts(claim.value) or ("",)
         yield undecided_verdict or failed(
@@ -568,7 +570,7 @@ def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy="Write the command in double quotes.",
         )
-    if not used:
+    if not uses:
         for launch in job.launches:
             if {"ssh", "pdsh", "clush"} & set(launch.wrappers):
                 yield passed(launch.id)

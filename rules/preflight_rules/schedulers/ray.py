@@ -16,7 +16,7 @@ from preflight.plugins.claim_text import joined, placed, quoted, why_unresolved
 from preflight.sources.conditions import GIVEN, Section, UnknownValue, holds
 from preflight_rules.data_tables import table
 from preflight_rules.kubernetes.workloads import workloads
-from preflight_rules.launches import certainly_several, runs_program, stated
+from preflight_rules.launches import certainly_several, runs_program, subject_claims
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Default ports of worker processes (ray start --help, 2.60).
@@ -26,12 +26,12 @@ CLIENT_PORT = 10001
 
 
 def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
-    """Yield the `ray` commands, each with its subcommand; empty if unknown."""
+    """Yield the launches of `ray` (with `role`, only these), each with its role; the role is empty if unknown."""
     for launch in job.launches:
         if launch.launcher != "ray":
             continue
-        found = texts(job_value(job.setting("ray_role", launch.scope)))
-        kind = found[0] if len(found) == 1 else ""
+        roles = texts(job_value(job.setting("ray_role", launch.scope)))
+        kind = roles[0] if len(roles) == 1 else ""
         if not role or kind == role:
             yield launch, kind
 
@@ -55,36 +55,36 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
     for launch, kind in starts_of(job):
         if kind == "submit":
             continue
-        own = [c for c in job.about("ray_port", launch.scope) if c.scope.launch == launch.id]
+        port_claims = [c for c in job.about("ray_port", launch.scope) if c.scope.launch == launch.id]
         if kind == "head":
-            own.extend(job.setting("master_port", launch.scope))
-        if not own:
+            port_claims.extend(job.setting("master_port", launch.scope))
+        if not port_claims:
             continue
-        undecided_verdict = undecided(launch.id, own, launch)
-        yield undecided_verdict if undecided_verdict is not None else _ports(job, launch, own)
+        undecided_verdict = undecided(launch.id, port_claims, launch)
+        yield undecided_verdict if undecided_verdict is not None else _port_verdict(job, launch, port_claims)
 
 
-def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
+def _port_verdict(job: Job, launch: Launch, port_claims: list[Claim]) -> Verdict:
     ranges = [c for c in job.about("ray_worker_ports", launch.scope) if c.scope.launch == launch.id]
-    low, high, place = _FIRST, _LAST, None
+    low, high, range_claim = _FIRST, _LAST, None
     if ranges:
-        pair = ranges[0].alternatives
-        if len(pair) != 1 or not isinstance(pair[0], tuple) or len(pair[0]) != 2:
+        bounds = ranges[0].alternatives
+        if len(bounds) != 1 or not isinstance(bounds[0], tuple) or len(bounds[0]) != 2:
             return unknown(launch.id, f"the range of {quoted(ranges[0])} is not known", at=ranges[0])
-        low, high, place = int(str(pair[0][0])), int(str(pair[0][1])), ranges[0]
-    seen: dict[int, Claim] = {}
-    for claim in own:
-        found = numbers(claim.value)
-        if len(found) != 1 or not found[0]:
+        low, high, range_claim = int(str(bounds[0][0])), int(str(bounds[0][1])), ranges[0]
+    claim_by_port: dict[int, Claim] = {}
+    for claim in port_claims:
+        claim_ports = numbers(claim.value)
+        if len(claim_ports) != 1 or not claim_ports[0]:
             continue
-        port = found[0]
-        if port in seen:
+        port = claim_ports[0]
+        if port in claim_by_port:
             return failed(
                 launch.id,
-                f"{quoted(claim)} is also the port of {quoted(seen[port])}: `ray start` stops when a port is used"
-                f" twice.",
+                f"{quoted(claim)} is also the port of {quoted(claim_by_port[port])}: `ray start` stops when a port is"
+                f" used twice.",
                 at=claim,
-                also=((seen[port], "same port"),),
+                also=((claim_by_port[port], "same port"),),
                 remedy="Give each component its own port.",
             )
         if low <= port <= high and low > 0:
@@ -93,11 +93,11 @@ def _ports(job: Job, launch: Launch, own: list[Claim]) -> Verdict:
                 f"{quoted(claim)} is in Ray's range of worker ports, {low} to {high}: `ray start` stops when a port"
                 f" is used twice.",
                 at=claim,
-                also=((place, "the range"),) if place is not None else (),
+                also=((range_claim, "the range"),) if range_claim is not None else (),
                 remedy=f"Use a port outside {low} to {high}, or move the range with --min-worker-port and"
                 " --max-worker-port.",
             )
-        seen[port] = claim
+        claim_by_port[port] = claim
     return passed(launch.id)
 
 
@@ -120,24 +120,24 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep the port in one variable and use it on both lines.
 
-    Known limits: With several heads in one job nothing is reported.
+    Known limits: A job with several heads is not judged.
     """
     heads = list(starts_of(job, "head"))
     for launch, _ in starts_of(job, "worker"):
         claims = job.setting("master_port", launch.scope)
         if len(heads) != 1 or not claims:
             continue
-        ports = job.setting("master_port", heads[0][0].scope)
-        verdict = undecided(launch.id, (*claims, *ports), launch)
-        ours, theirs = numbers(job_value(claims)), numbers(job_value(ports))
-        if verdict is None and ours and theirs and not set(ours) & set(theirs):
+        head_port_claims = job.setting("master_port", heads[0][0].scope)
+        verdict = undecided(launch.id, (*claims, *head_port_claims), launch)
+        worker_ports, head_ports = numbers(job_value(claims)), numbers(job_value(head_port_claims))
+        if verdict is None and worker_ports and head_ports and not set(worker_ports) & set(head_ports):
             verdict = failed(
                 launch.id,
-                f"{quoted(claims[0])} dials port {joined(ours)}, but the head listens on {joined(theirs)}"
-                f" ({placed(ports[0])}).",
+                f"{quoted(claims[0])} connects to port {joined(worker_ports)}, but the head listens on"
+                f" {joined(head_ports)} ({placed(head_port_claims[0])}).",
                 at=claims[0],
-                also=((ports[0], "the head's port"),),
-                remedy=f"Use port {joined(theirs)} here, or give the head --port={joined(ours)}.",
+                also=((head_port_claims[0], "the head's port"),),
+                remedy=f"Use port {joined(head_ports)} here, or give the head --port={joined(worker_ports)}.",
             )
         yield verdict or passed(launch.id)
 
@@ -160,9 +160,9 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     Known limits: A head under a condition on the node's rank is not recognized.
     """
     for launch, _ in starts_of(job, "head"):
-        spread = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
+        spreading_wrappers = {"srun", "mpirun", "pdsh", "clush"} & set(launch.wrappers)
         nodes = job.setting("nodes", launch.scope)
-        if not spread or not nodes:
+        if not spreading_wrappers or not nodes:
             continue
         undecided_verdict = undecided(launch.id, nodes, launch)
         if job.setting("single_node_step", launch.scope):
@@ -206,13 +206,13 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     for launch, kind in starts_of(job):
         if kind not in ("head", "worker") or "srun" not in launch.wrappers:
             continue
-        block = job.setting("ray_block", launch.scope)
+        block_claims = job.setting("ray_block", launch.scope)
         # In a shell of the step, a later command may keep the step alive.
         steps = [c for c in job.about("step", launch.scope) if c.scope.launch == launch.id]
-        inner = not steps or any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in steps)
-        if not block or why_unresolved(block, launch) is not None or inner:
+        in_shell = not steps or any(re.search(r"(?:^|[\s/])(?:ba|z|k|da)?sh\s", c.spelling) for c in steps)
+        if not block_claims or why_unresolved(block_claims, launch) is not None or in_shell:
             yield unknown(launch.id, "cannot determine whether the step continues after `ray start`", at=launch)
-        elif all(claim.alternatives == (False,) for claim in block):
+        elif all(claim.alternatives == (False,) for claim in block_claims):
             yield failed(
                 launch.id,
                 "`ray start` without `--block` returns at once; the srun step ends with it, and Slurm kills the"
@@ -284,16 +284,20 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
     Known limits: The dashboard may have been moved to one of those ports, so a port is only a warning.
     """
     for launch, _ in starts_of(job, "submit"):
-        given = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
-        if not given:
+        claims = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
+        if not claims:
             continue
-        verdict = undecided(launch.id, given, launch)
-        found = texts(job_value(given))
-        if verdict is None and found and all(text.startswith("ray://") for text in found):
-            verdict = _wrong_address(launch, given[0], "is an address for Ray Client, which does not accept jobs", None)
-        elif verdict is None and found and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in found):
+        verdict = undecided(launch.id, claims, launch)
+        addresses = texts(job_value(claims))
+        if verdict is None and addresses and all(text.startswith("ray://") for text in addresses):
             verdict = _wrong_address(
-                launch, given[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
+                launch, claims[0], "is an address for Ray Client, which does not accept jobs", None
+            )
+        elif (
+            verdict is None and addresses and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in addresses)
+        ):
+            verdict = _wrong_address(
+                launch, claims[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
             )
         yield verdict or passed(launch.id)
 
@@ -336,7 +340,7 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
     Known limits: The script does not show the size of the nodes; on an autoscaling cluster the wait may be intended.
     Bundles of at most one GPU and one CPU fit on any node with a GPU and are not reported.
     """
-    for subject, waits in stated(job, "ray_wait_unbounded"):
+    for subject, waits in subject_claims(job, "ray_wait_unbounded"):
         bundle = next((claim for claim in waits.because if claim.quantity == "ray_bundle"), None)
         if not runs_program(job) or bundle is None:
             yield unknown(subject, f"{quoted(waits)} waits for unknown bundles", at=waits)
@@ -383,24 +387,25 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only resources that are written out are judged.
     """
-    for subject, gpus in stated(job, "ray_train_worker_gpus"):
-        uses = gpus.because[0] if gpus.because else None
-        amounts = [item for item in gpus.alternatives if isinstance(item, (int, float))]
-        given = uses.alternatives if uses is not None else (False,)
-        flags = [bool(item) for item in given if item is None or isinstance(item, bool)]
+    for subject, gpu_claim in subject_claims(job, "ray_train_worker_gpus"):
+        flag_claim = gpu_claim.because[0] if gpu_claim.because else None
+        amounts = [item for item in gpu_claim.alternatives if isinstance(item, (int, float))]
+        use_gpu_values = flag_claim.alternatives if flag_claim is not None else (False,)
+        flags = [bool(item) for item in use_gpu_values if item is None or isinstance(item, bool)]
         if len(amounts) != 1 or len(flags) != 1:
-            yield unknown(subject, f"{quoted(gpus)} or `use_gpu` is known only at run time", at=gpus)
+            yield unknown(subject, f"{quoted(gpu_claim)} or `use_gpu` is known only at run time", at=gpu_claim)
         elif flags[0] or amounts[0] <= 0:
             yield passed(subject)
         else:
-            shown = placed(uses) if uses is not None else "`use_gpu`, which is False by default,"
+            use_gpu = placed(flag_claim) if flag_claim is not None else "`use_gpu`, which is False by default,"
             yield failed(
                 subject,
-                f"{quoted(gpus)} and {shown} contradict each other: Ray rejects the ScalingConfig with ValueError.",
-                at=gpus,
-                also=((uses, "whether GPUs are used"),) if uses is not None else (),
-                remedy="Write `use_gpu=True`.",
-                severity=None if gpus.condition == "" else Severity.WARNING,
+                f"{quoted(gpu_claim)} and {use_gpu} contradict each other: Ray rejects the ScalingConfig with"
+                " ValueError.",
+                at=gpu_claim,
+                also=((flag_claim, "whether GPUs are used"),) if flag_claim is not None else (),
+                remedy="Set `use_gpu=True`.",
+                severity=None if gpu_claim.condition == "" else Severity.WARNING,
             )
 
 
@@ -409,7 +414,7 @@ _PREFIX = "setting.ray."
 
 @rule("RAY022", "scaling-config-refused", severity=Severity.ERROR, otherwise="no script creates a ScalingConfig")
 def scaling_config_refused(job: Job) -> Iterator[Verdict]:
-    """Ray rejects a ScalingConfig: an argument it does not have, a value, or two that contradict each other.
+    """Ray rejects a ScalingConfig: an unknown argument, an invalid value, or two arguments that contradict each other.
 
     What it checks: The arguments of each `ScalingConfig(...)` are compared with a table of what its constructor
     rejects.
@@ -426,69 +431,69 @@ def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     calls = distinct(job.about("ray_scaling"))
     version = pinned(job, "ray")
     for call in calls:
-        found = list(_scaling_verdicts(job.name, call, version))
-        yield from found or [passed(job.name)]
+        verdicts = list(_scaling_verdicts(job.name, call, version))
+        yield from verdicts or [passed(job.name)]
 
 
 def _scaling_verdicts(subject: str, call: Claim, version: str) -> Iterator[Verdict]:
-    keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in call.because}
+    arguments = {claim.quantity.removeprefix(_PREFIX): claim for claim in call.because}
     data = table("ray_scaling")
-    for key, claim in keys.items():
+    for key, claim in arguments.items():
         if "." not in key and key not in data["arguments"]:
-            meant = data["meant"].get(key, "")
+            suggestion = data["meant"].get(key, "")
             yield failed(
                 subject,
                 f"{quoted(claim)}: ScalingConfig has no argument "
-                f"`{key}`{f'; `{meant}` is probably meant' if meant else ''}.",
+                f"`{key}`{f'; `{suggestion}` is probably meant' if suggestion else ''}.",
                 at=claim,
-                remedy=f"Use `{meant}`." if meant else "Remove it.",
+                remedy=f"Use `{suggestion}`." if suggestion else "Remove it.",
             )
     for row in data["refusal"]:
         applies = in_range(version, row.get("since", ""), "")
-        blamed = [keys[key] for key in row["at"] if key in keys]
-        if applies is False or not blamed:
+        at_claims = [arguments[key] for key in row["at"] if key in arguments]
+        if applies is False or not at_claims:
             continue
         try:
-            if not holds(row["when"], lambda key: _argument_value(keys, key)):
+            if not holds(row["when"], lambda key: _argument_value(arguments, key)):
                 continue
         except UnknownValue as error:
-            yield unknown(subject, f"{error} is unknown, and {row['why']}", at=blamed[0])
+            yield unknown(subject, f"{error} is unknown, and {row['why']}", at=at_claims[0])
             continue
-        first, *rest = blamed
+        first, *others = at_claims
         yield failed(
             subject,
-            f"{quoted(first)}{''.join(f' and {placed(claim)}' for claim in rest)}: {row['why']}, so Ray stops with an"
+            f"{quoted(first)}{''.join(f' and {placed(claim)}' for claim in others)}: {row['why']}, so Ray stops with an"
             f" error{'' if applies else ' (since Ray ' + row['since'] + ')'}.",
             at=first,
-            also=tuple((claim, "with this") for claim in rest),
+            also=tuple((claim, "with this") for claim in others),
             remedy=row["remedy"],
             severity=None if applies else Severity.WARNING,
         )
 
 
-def _argument_value(keys: dict[str, Claim], key: str) -> Any:
+def _argument_value(arguments: dict[str, Claim], key: str) -> Any:
     """Return the value of an argument, a resource, or a bound of the workers; None if it is not given."""
     if key.startswith(GIVEN):
-        return key.removeprefix(GIVEN) in keys
+        return key.removeprefix(GIVEN) in arguments
     if key in ("workers.least", "workers.most"):
-        return _worker_bound(keys, 0 if key.endswith("least") else 1)
-    claim = keys.get(key)
+        return _worker_bound(arguments, 0 if key.endswith("least") else 1)
+    claim = arguments.get(key)
     if claim is None:
         return None
     if isinstance(claim.value, Unresolved) or len(claim.alternatives) != 1:
         raise UnknownValue(f"`{claim.spelling}`")
-    found = claim.alternatives[0]
-    return Section() if found == SECTION else found
+    value = claim.alternatives[0]
+    return Section() if value == SECTION else value
 
 
-def _worker_bound(keys: dict[str, Claim], which: int) -> int | None:
-    if "num_workers" not in keys:
+def _worker_bound(arguments: dict[str, Claim], index: int) -> int | None:
+    if "num_workers" not in arguments:
         return 1
-    value = _argument_value(keys, "num_workers")
+    value = _argument_value(arguments, "num_workers")
     if isinstance(value, int):
         return value
     if isinstance(value, tuple) and len(value) == 2 and all(isinstance(item, int) for item in value):
-        return int(str(value[which]))
+        return int(str(value[index]))
     return None
 
 
@@ -531,68 +536,80 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
-        keys = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
-        found = {
-            key.removesuffix(_SETTINGS_SUFFIX): claim for key, claim in keys.items() if key.endswith(_SETTINGS_SUFFIX)
+        arguments = {claim.quantity.removeprefix(_PREFIX): claim for claim in calls[0].because}
+        settings_claims = {
+            key.removesuffix(_SETTINGS_SUFFIX): claim
+            for key, claim in arguments.items()
+            if key.endswith(_SETTINGS_SUFFIX)
         }
-        keys |= found
+        arguments |= settings_claims
         offer = (
             _pods_offer(job, quantity)
             or _node_types_offer(job, resource)
             or _start_lines_offer(job, f"ray_num_{resource.lower()}s")
         )
-        if "num_workers" not in keys or offer is None:
+        if "num_workers" not in arguments or offer is None:
             continue
         try:
-            workers, each = _worker_bound(keys, 0), _requested_amount(keys, resource)
-            on_one = offer.largest is not None and _argument_value(keys, "placement_strategy") == "STRICT_PACK"
+            workers, per_worker = _worker_bound(arguments, 0), _requested_amount(arguments, resource)
+            on_one_node = (
+                offer.largest is not None and _argument_value(arguments, "placement_strategy") == "STRICT_PACK"
+            )
         except UnknownValue as error:
             yield unknown(job.name, f"{error} is unknown", at=calls[0])
             continue
-        if workers is None or not each:
+        if workers is None or not per_worker:
             continue
-        amount = offer.largest if offer.largest is not None and on_one else offer.amount
-        if workers * each <= amount:
+        amount = offer.largest if offer.largest is not None and on_one_node else offer.amount
+        if workers * per_worker <= amount:
             yield passed(job.name)
             continue
         first, *rest = offer.because
-        wanted = f"{workers * each:g} {resource}s {'on one node, as STRICT_PACK demands' if on_one else 'in all'}"
-        where = "its largest node" if on_one else "the cluster"
+        need = (
+            f"{workers * per_worker:g} {resource}s {'on one node, as STRICT_PACK demands' if on_one_node else 'in all'}"
+        )
+        place = "its largest node" if on_one_node else "the cluster"
         yield failed(
             job.name,
-            f"{quoted(keys['num_workers'])} requests {wanted}, but {where} has {amount:g}"
-            f" ({placed(first)}{' and more' if rest else ''}): Ray waits for the others forever.",
-            at=keys["num_workers"],
+            f"{quoted(arguments['num_workers'])} requests {need}, but {place} has {amount:g}"
+            f" ({placed(first)}{' and more' if rest else ''}): Ray waits forever for the rest.",
+            at=arguments["num_workers"],
             also=(
-                *((claim, "in the settings") for each in found.values() for claim in each.because),
+                *(
+                    (claim, "in the settings")
+                    for per_worker in settings_claims.values()
+                    for claim in per_worker.because
+                ),
                 *((claim, "a part of the cluster") for claim in offer.because),
             ),
             remedy="Start fewer workers, or a larger cluster.",
-            severity=None if offer.certain and not found else Severity.WARNING,
+            severity=None if offer.certain and not settings_claims else Severity.WARNING,
         )
 
 
-def _requested_amount(keys: dict[str, Claim], resource: str) -> float:
+def _requested_amount(arguments: dict[str, Claim], resource: str) -> float:
     """Return the amount of a resource that one worker uses. Raises UnknownValue."""
-    given = _argument_value(keys, f"resources_per_worker.{resource}")
-    if isinstance(given, (int, float)):
-        return float(given)
-    uses_gpu = _argument_value(keys, "use_gpu")
+    stated_amount = _argument_value(arguments, f"resources_per_worker.{resource}")
+    if isinstance(stated_amount, (int, float)):
+        return float(stated_amount)
+    uses_gpu = _argument_value(arguments, "use_gpu")
     if resource == "GPU":
         return 1.0 if uses_gpu is True else 0.0
     # Without resources of its own a worker has one CPU, or a GPU.
-    return 0.0 if uses_gpu is True or "resources_per_worker" in keys else 1.0
+    return 0.0 if uses_gpu is True or "resources_per_worker" in arguments else 1.0
 
 
 def _pods_offer(job: Job, quantity: str) -> _Offer | None:
-    """Return the total offered by the pods of the only Ray object; None if unknown."""
-    found = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
-    if len(found) != 1 or any(claim.value != Known(False) for claim in found[0].in_force("ray_autoscales")):
+    """Return the resources of all pods of the only Ray object; None if unknown or if there are several objects."""
+    ray_workloads = [workload for workload in workloads(job) if workload.kind in ("RayCluster", "RayJob")]
+    if len(ray_workloads) != 1 or any(
+        claim.value != Known(False) for claim in ray_workloads[0].setting("ray_autoscales")
+    ):
         return None
     total, largest = 0.0, 0.0
     because: list[Claim] = []
-    for role in found[0].roles:
-        claims = role.in_force("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.in_force(quantity)
+    for role in ray_workloads[0].roles:
+        claims = role.setting("ray_num_gpus" if quantity == "pod_gpus" else "ray_num_cpus") or role.setting(quantity)
         count = known_number(role.count.value)
         amounts = [item for claim in claims for item in claim.alternatives if isinstance(item, (int, float))]
         if count is None or len(amounts) != len(claims) or (not claims and quantity == "pod_cpus"):
@@ -610,7 +627,7 @@ _MAX_NODES = 10_000
 
 
 def _node_types_offer(job: Job, resource: str) -> _Offer | None:
-    """Return the maximum offered by the node types of a file for `ray up`; None if unknown."""
+    """Return the most resources that the node types in a file for `ray up` can provide; None if unknown."""
     settings = dict(job.settings("ray_up"))
     prefix = "available_node_types."
     names = {key.removeprefix(prefix).partition(".")[0] for key in settings if key.startswith(prefix)}
@@ -618,43 +635,51 @@ def _node_types_offer(job: Job, resource: str) -> _Offer | None:
     because: list[Claim] = []
     for name in sorted(names):
 
-        def number(key: str, otherwise: int | None, node: str = f"{prefix}{name}") -> int | None:
-            found = settings.get(f"{node}.{key}")
-            return known_number(found.value) if found is not None else otherwise
+        def node_setting(key: str, otherwise: int | None, node: str = f"{prefix}{name}") -> int | None:
+            setting = settings.get(f"{node}.{key}")
+            return known_number(setting.value) if setting is not None else otherwise
 
-        machine, given = (
+        machine_claim, resource_claim = (
             settings.get(f"{prefix}{name}.{key}") for key in ("node_config.InstanceType", f"resources.{resource}")
         )
-        machines = texts(machine.value) if machine is not None else ()
+        machines = texts(machine_claim.value) if machine_claim is not None else ()
         counted_by_ray = resource != "GPU" or not machines or any(map(_GPU_MACHINE_TYPES.match, machines))
         is_head = any(texts(claim.value) == (name,) for key, claim in settings.items() if key == "head_node_type")
-        each = number(f"resources.{resource}", None if counted_by_ray else 0)
-        count = number("max_workers", 0 if is_head else None)
-        if each is None or count is None or count > _MAX_NODES:
+        per_node = node_setting(f"resources.{resource}", None if counted_by_ray else 0)
+        count = node_setting("max_workers", 0 if is_head else None)
+        if per_node is None or count is None or count > _MAX_NODES:
             return None
-        nodes += [float(each)] * (count + is_head)
-        because += [given] if given is not None and each else []
-    # The limit of the whole cluster leaves out the smaller nodes.
+        nodes += [float(per_node)] * (count + is_head)
+        because += [resource_claim] if resource_claim is not None and per_node else []
+    # Under the limit of the whole cluster, the largest nodes are counted.
     limit = settings.get("max_workers")
     workers = known_number(limit.value) if limit is not None else len(nodes)
-    taken = sorted(nodes, reverse=True)[: workers + 1] if workers is not None else nodes
-    return _Offer(sum(taken), tuple(because), certain=True, largest=max(taken, default=0.0)) if because else None
+    counted_nodes = sorted(nodes, reverse=True)[: workers + 1] if workers is not None else nodes
+    return (
+        _Offer(sum(counted_nodes), tuple(because), certain=True, largest=max(counted_nodes, default=0.0))
+        if because
+        else None
+    )
 
 
 def _start_lines_offer(job: Job, quantity: str = "ray_num_gpus") -> _Offer | None:
-    """Return the total offered by the `ray start` lines; None if one may start several nodes or announces nothing."""
+    """Return the resources of all `ray start` lines; None if a line may start several nodes or gives no amount."""
     lines = [launch for launch in job.launches if job.setting("ray_role", launch.scope) and launch.launcher == "ray"]
     roles = {line.id: texts(job_value(job.setting("ray_role", line.scope))) for line in lines}
-    nodes = [line for line in lines if roles[line.id] != ("submit",)]
-    if any(roles[line.id] != ("head",) for line in nodes):
+    node_lines = [line for line in lines if roles[line.id] != ("submit",)]
+    if any(roles[line.id] != ("head",) for line in node_lines):
         # A line for workers may be run on many machines.
         return None
-    announced = [claim for line in nodes for claim in job.setting(quantity, line.scope)]
-    numbers_of = [known_number(claim.value) for claim in announced]
-    if not nodes or len(announced) != len(nodes) or any(line.wrappers or line.condition for line in nodes):
+    resource_claims = [claim for line in node_lines for claim in job.setting(quantity, line.scope)]
+    amounts = [known_number(claim.value) for claim in resource_claims]
+    if (
+        not node_lines
+        or len(resource_claims) != len(node_lines)
+        or any(line.wrappers or line.condition for line in node_lines)
+    ):
         return None
-    known = [number for number in numbers_of if number is not None]
-    return _Offer(sum(known), tuple(announced), certain=False) if len(known) == len(numbers_of) else None
+    known = [number for number in amounts if number is not None]
+    return _Offer(sum(known), tuple(resource_claims), certain=False) if len(known) == len(amounts) else None
 
 
 @rule(
@@ -680,29 +705,29 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     actors is not judged. With `ray start` the finding is a warning, because other machines may join by hand.
     """
     for resource in ("cpus", "gpus"):
-        held = distinct(job.about(f"ray_held_{resource}"))
+        held_claims = distinct(job.about(f"ray_held_{resource}"))
         offer = (
             _script_offer(job, resource)
             or _pods_offer(job, f"pod_{resource}")
             or _start_lines_offer(job, f"ray_num_{resource}")
         )
-        if not held or offer is None or len({claim.span.path for claim in held}) != 1:
+        if not held_claims or offer is None or len({claim.span.path for claim in held_claims}) != 1:
             continue
-        amounts = {claim: _held_amount(job, claim) for claim in held}
+        amounts = {claim: _held_amount(job, claim) for claim in held_claims}
         known = {claim: amount for claim, amount in amounts.items() if amount is not None}
-        wanted = sum(known.values())
-        verdict = undecided(job.name, [claim for claim in held if claim not in known])
-        # What is not known only adds to it.
-        if wanted > offer.amount:
+        total = sum(known.values())
+        verdict = undecided(job.name, [claim for claim in held_claims if claim not in known])
+        # Unknown amounts only add to the total.
+        if total > offer.amount:
             largest = max(known, key=lambda claim: known[claim])
             verdict = failed(
                 job.name,
-                f"{quoted(largest)}{' and the other actors' if len(held) > 1 else ''} hold {wanted:g}"
+                f"{quoted(largest)}{' and the other actors' if len(held_claims) > 1 else ''} hold {total:g}"
                 f" {resource[:-1].upper()}s at once, but the cluster has {offer.amount:g} ({placed(offer.because[0])}):"
                 " an actor stays pending, and its callers wait forever.",
                 at=largest,
                 also=(
-                    *((claim, "holds some, too") for claim in held if claim is not largest),
+                    *((claim, "holds some as well") for claim in held_claims if claim is not largest),
                     *((claim, "a part of the cluster") for claim in offer.because),
                 ),
                 remedy="Make fewer actors, give each a smaller share, or start a larger cluster.",
@@ -711,12 +736,15 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(job.name)
 
 
-#: Why the number of actors is not known in the script: an option gives it.
+#: The reason of a claim whose value is an option of the script.
 _OPTION = re.compile(r"the value of `(--[\w-]+)`")
 
 
 def _held_amount(job: Job, claim: Claim) -> float | None:
-    """Return the amount that the actors of a call hold, with the option of the starting line; None if unknown."""
+    """Return the amount that the actors of a call hold; None if unknown.
+
+    If an option of the script gives the number of actors, the value is taken from the line that starts the script.
+    """
     if claim.condition:
         return None
     if numbers(claim.value):
@@ -725,17 +753,17 @@ def _held_amount(job: Job, claim: Claim) -> float | None:
     lines = [items(line.value) for line in job.about("plain_arguments")]
     if option is None or len(lines) != 1 or not claim.because:
         return None
-    words = [word for each in lines[0] for word in each.split("=", 1)] if option is not None else []
-    given = [after for word, after in itertools.pairwise(words) if word == option[1] and after.isdecimal()]
-    each = numbers(claim.because[0].value)
-    return float(given[0]) * min(each) if len(given) == 1 and each else None
+    words = [word for per_actor in lines[0] for word in per_actor.split("=", 1)] if option is not None else []
+    counts = [value for word, value in itertools.pairwise(words) if word == option[1] and value.isdecimal()]
+    per_actor = numbers(claim.because[0].value)
+    return float(counts[0]) * min(per_actor) if len(counts) == 1 and per_actor else None
 
 
 def _script_offer(job: Job, resource: str) -> _Offer | None:
     """Return the amount that a script gives the cluster that it starts itself."""
-    own = distinct(job.about(f"ray_own_{resource}"))
-    amount = known_number(own[0].value) if len(own) == 1 and not own[0].condition else None
-    return _Offer(amount, tuple(own), certain=True) if amount is not None else None
+    own_claims = distinct(job.about(f"ray_own_{resource}"))
+    amount = known_number(own_claims[0].value) if len(own_claims) == 1 and not own_claims[0].condition else None
+    return _Offer(amount, tuple(own_claims), certain=True) if amount is not None else None
 
 
 #: An image of the Ray project: the release of Ray, and that of Python (the oldest if left out).
@@ -766,18 +794,18 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     for workload in workloads(job):
         # The first container of a pod is Ray's.
         roles = [role for role in workload.roles if known_number(role.count.value) != 0]
-        images = [(role, claim) for role in roles for claim in role.in_force("pod_image")[:1]]
+        images = [(role, claim) for role in roles for claim in role.setting("pod_image")[:1]]
         if not workload.kind.startswith("Ray") or len(images) < 2:
             continue
         tags = [(claim, match) for _, claim in images for match in [_IMAGE.fullmatch("".join(texts(claim.value)))]]
-        known = [(claim, match) for claim, match in tags if match is not None]
+        tagged = [(claim, match) for claim, match in tags if match is not None]
         if undecided_verdict := undecided(workload.id, [claim for _, claim in images]):
             yield undecided_verdict
             continue
-        if len(known) < 2:
+        if len(tagged) < 2:
             continue
-        first, head = known[0]
-        other = next(((claim, match) for claim, match in known[1:] if _releases_differ(head, match)), None)
+        first, head = tagged[0]
+        other = next(((claim, match) for claim, match in tagged[1:] if _releases_differ(head, match)), None)
         if other is None:
             yield passed(workload.id)
             continue
@@ -791,6 +819,6 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
         )
 
 
-def _releases_differ(one: re.Match[str], other: re.Match[str]) -> bool:
-    pythons = {match["python"] for match in (one, other)} - {None}
-    return one["ray"] != other["ray"] or len(pythons) > 1
+def _releases_differ(first: re.Match[str], second: re.Match[str]) -> bool:
+    pythons = {match["python"] for match in (first, second)} - {None}
+    return first["ray"] != second["ray"] or len(pythons) > 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
 
 from preflight._util.usage_error import similar_names
@@ -82,7 +82,10 @@ _DECISIVE = re.compile(
 
 
 def _severity(job: Job, claim: Claim) -> Severity:
-    """Return an error if a decisive option is certainly lost. A line with a space may be disabled on purpose."""
+    """Return the severity of an ignored directive: an error if a decisive option is certainly lost.
+
+    A line with a space (`# SBATCH`) may be disabled on purpose.
+    """
     if claim.spelling[1:2].isspace():
         return Severity.WARNING if _sets_needed_nodes(job, claim) else Severity.INFO
     is_repeated = any(read.spelling.strip() == claim.spelling.strip() for read in job.about("batch_directive"))
@@ -91,10 +94,12 @@ def _severity(job: Job, claim: Claim) -> Severity:
 
 def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     """Return whether only the ignored line states the number of nodes that a launch needs."""
-    found = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
-    if found is None or int(found[1]) < 2 or header_claims(job, "nodes"):
+    directive = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
+    if directive is None or int(directive[1]) < 2 or header_claims(job, "nodes"):
         return False
-    return any(numbers(job_value(job.requiring("nodes", each.scope))) == (int(found[1]),) for each in job.launches)
+    return any(
+        numbers(job_value(job.requiring("nodes", launch.scope))) == (int(directive[1]),) for launch in job.launches
+    )
 
 
 @rule("SLU008", "tasks-contradict-tasks-per-node", severity=Severity.ERROR, profile="default")
@@ -112,24 +117,28 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
 
     Known limits: Fewer tasks than the product are allowed, and only information, unless a node has a GPU for each task.
     """
-    nodes, tasks, each = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
-    nodes, tasks, each = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, each))
-    if not nodes or not tasks or not each:
+    nodes, tasks, per_node = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
+    nodes, tasks, per_node = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, per_node))
+    if not nodes or not tasks or not per_node:
         yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
         return
-    verdict = undecided(job.name, (nodes[0], tasks[0], each[0]))
-    many, total, per_node = (numbers(claim.value) for claim in (nodes[0], tasks[0], each[0]))
-    if verdict is None and len(many) == len(total) == len(per_node) == 1 and total[0] != many[0] * per_node[0]:
-        product = many[0] * per_node[0]
-        idle = per_node[0] in numbers(job_value(job.setting("gpus_per_node")))
+    verdict = undecided(job.name, (nodes[0], tasks[0], per_node[0]))
+    node_counts, task_counts, per_node_counts = (numbers(claim.value) for claim in (nodes[0], tasks[0], per_node[0]))
+    if (
+        verdict is None
+        and len(node_counts) == len(task_counts) == len(per_node_counts) == 1
+        and task_counts[0] != node_counts[0] * per_node_counts[0]
+    ):
+        product = node_counts[0] * per_node_counts[0]
+        has_gpu_per_task = per_node_counts[0] in numbers(job_value(job.setting("gpus_per_node")))
         verdict = failed(
             job.name,
-            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(each[0])} = {product}: sbatch ignores one of the "
-            f"options.",
+            f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(per_node[0])} = {product}: sbatch ignores one of"
+            f" the options.",
             at=tasks[0],
-            also=((each[0], "tasks of a node"), (nodes[0], "nodes")),
+            also=((per_node[0], "tasks of a node"), (nodes[0], "nodes")),
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
-            severity=None if total[0] > product else Severity.WARNING if idle else Severity.INFO,
+            severity=None if task_counts[0] > product else Severity.WARNING if has_gpu_per_task else Severity.INFO,
         )
     yield verdict or passed(job.name)
 
@@ -256,18 +265,18 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     """
     for step in steps(job):
         requested = step.about("step_nodes")
-        granted = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
-        if requested is None or not granted or requested.span == granted[0].span:
+        grants = tuple(c for c in job.about("nodes", step.scope) if c.source == "slurm" and c.scope == Scope())
+        if requested is None or not grants or requested.span == grants[0].span:
             continue
-        verdict = undecided(step.subject, (requested, granted[0]), step.launch)
-        wanted, granted_count = numbers(requested.value), numbers(granted[0].value)
-        if verdict is None and wanted and granted_count and min(wanted) > max(granted_count):
+        verdict = undecided(step.subject, (requested, grants[0]), step.launch)
+        requested_count, granted_count = numbers(requested.value), numbers(grants[0].value)
+        if verdict is None and requested_count and granted_count and min(requested_count) > max(granted_count):
             verdict = failed(
                 step.subject,
-                f"{quoted(requested)} requests {counted(min(wanted), 'node')}, and {placed(granted[0])} grants"
+                f"{quoted(requested)} requests {counted(min(requested_count), 'node')}, and {placed(grants[0])} grants"
                 f" {max(granted_count)}.",
                 at=requested,
-                also=((granted[0], "granted"),),
+                also=((grants[0], "granted"),),
                 remedy="Remove --nodes from srun, or raise it in the header.",
             )
         yield verdict or passed(step.subject)
@@ -289,54 +298,56 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     Known limits: Only reported where every command that does some work is a step whose nodes are known, not with
     mpirun, ssh and the like in the script.
     """
-    granted = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
-    found = list(steps(job))
-    if not granted or not found:
+    grants = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
+    all_steps = list(steps(job))
+    if not grants or not all_steps:
         yield not_applicable(job.name, "no batch script with a number of nodes runs steps")
         return
-    sizes = [step.about("step_nodes") for step in found]
+    sizes = [step.about("step_nodes") for step in all_steps]
     known = [claim for claim in sizes if claim is not None]
-    undecided_verdict = undecided(job.name, (granted[0], *known))
-    if undecided_verdict is not None or len(known) < len(found):
-        yield undecided_verdict or unknown(job.name, "the number of nodes of a step is unknown", at=found[0].claim)
+    undecided_verdict = undecided(job.name, (grants[0], *known))
+    if undecided_verdict is not None or len(known) < len(all_steps):
+        yield undecided_verdict or unknown(job.name, "the number of nodes of a step is unknown", at=all_steps[0].claim)
         return
-    granted_count = numbers(granted[0].value)
-    sized = [(step, max(numbers(claim.value) or (0,))) for step, claim in zip(found, known, strict=True)]
-    background = sum(size for step, size in sized if step.definitely("step_background"))
-    front = max((size for step, size in sized if not step.definitely("step_background")), default=0)
-    used = background + front
-    placed_at = {joined(texts(c.value)): size for step, size in sized if (c := step.about("step_placed")) is not None}
+    granted_count = numbers(grants[0].value)
+    step_sizes = [(step, max(numbers(claim.value) or (0,))) for step, claim in zip(all_steps, known, strict=True)]
+    background = sum(size for step, size in step_sizes if step.is_true("step_background"))
+    foreground = max((size for step, size in step_sizes if not step.is_true("step_background")), default=0)
+    used_count = background + foreground
+    placed_at = {
+        joined(texts(c.value)): size for step, size in step_sizes if (c := step.about("step_placed")) is not None
+    }
     for chore in chores(job):
         if (c := chore.about("step_placed")) is not None:
             placed_at.setdefault(joined(texts(c.value)), 1)
     if len(placed_at) > 1:
         # Steps on nodes of their own use all of these.
-        used = max(used, sum(placed_at.values()))
+        used_count = max(used_count, sum(placed_at.values()))
     if background and job.about("program_beside_steps"):
         # The first node is not idle, and a step may be placed on the others.
-        used += 1
-    whole = any(step.definitely("step_repeated") for step in found) or len({c.span.path for c in known}) > 1
-    others = job.about("reaches_nodes") or len(job.launches) > len(found)
-    if whole or others or not granted_count or used >= min(granted_count):
+        used_count += 1
+    may_use_all = any(step.is_true("step_repeated") for step in all_steps) or len({c.span.path for c in known}) > 1
+    launches_beyond_steps = job.about("reaches_nodes") or len(job.launches) > len(all_steps)
+    if may_use_all or launches_beyond_steps or not granted_count or used_count >= min(granted_count):
         yield passed(job.name)
         return
     waits = [claim for launch in job.launches for claim in job.requiring("nodes", launch.scope)]
-    if any(numbers(claim.value) and min(numbers(claim.value)) > used for claim in waits):
+    if any(numbers(claim.value) and min(numbers(claim.value)) > used_count for claim in waits):
         yield not_applicable(job.name, "a launch expects more nodes than its step has, and waits for them")
         return
     yield failed(
         job.name,
-        f"{quoted(granted[0])} requests {counted(min(granted_count), 'node')}, and the steps of the script use {used}:"
-        f" {min(granted_count) - used} stay idle.",
-        at=granted[0],
-        also=tuple((claim, "used by a step") for claim in known[:8] if claim.span != granted[0].span),
-        remedy=f"Request {counted(used, 'node')}, or let the steps use all.",
+        f"{quoted(grants[0])} requests {counted(min(granted_count), 'node')}, and the steps of the script use"
+        f" {used_count}: {min(granted_count) - used_count} stay idle.",
+        at=grants[0],
+        also=tuple((claim, "used by a step") for claim in known[:8] if claim.span != grants[0].span),
+        remedy=f"Request {counted(used_count, 'node')}, or let the steps use all.",
     )
 
 
-#: Names that are less similar count as options of a site plugin.
+#: Least similarity of a misspelled option; a less similar name counts as an option of a site plugin.
 _SIMILARITY = 0.8
-#: Digits of a number of GPUs.
+#: Most digits of a number of GPUs.
 _MAX_NUMBER_LENGTH = 6
 
 
@@ -351,23 +362,15 @@ class Option(NamedTuple):
     form: str = ""
     expected: str = ""
     ascending: bool = False
-    ignored_beside: tuple[str, ...] = ()
+    ignored_beside: Sequence[str] = ()
 
 
 @functools.cache
 def options() -> dict[str, Option]:
     """Return all options by name."""
-    rows = table("sbatch")["option"]
     return {
-        name: Option(
-            name,
-            row["value"],
-            row.get("form", ""),
-            row.get("expected", ""),
-            row.get("ascending", False),
-            tuple(row.get("ignored_beside", ())),
-        )
-        for row in rows
+        name: Option(name, **{key: value for key, value in row.items() if key != "names"})
+        for row in table("sbatch")["option"]
         for name in row["names"]
     }
 
@@ -379,10 +382,10 @@ def _common_mistakes() -> dict[str, str]:
 
 @rule("SLU014", "directive-refused", severity=Severity.ERROR)
 def directive_refused(job: Job) -> Iterator[Verdict]:
-    """sbatch rejects a directive: an option it does not have, a value it cannot parse, or a combination of two options.
+    """sbatch rejects a directive: an unknown option, a value it cannot parse, or a combination of two options.
 
     What it checks: Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of its form;
-    no word belongs to no option; and the GPUs of a node are its tasks times the GPUs of a task.
+    every word belongs to an option; and GPUs per node equal tasks per node times GPUs per task.
 
     Why it matters: sbatch stops ("unrecognized option", "Invalid numeric value") and the job is never queued.
 
@@ -390,28 +393,28 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the option or the form that the finding names.
 
-    Known limits: Plugins of a site add options. A name unlike all of sbatch's own is only information. A
+    Known limits: A name that resembles no sbatch option is only informational, because site plugins add options. A
     placeholder in place of a number (`your_nodes`) is a warning.
     """
     claims = distinct(job.about("batch_directive"))
     if not claims:
         yield not_applicable(job.name, "no Slurm batch script")
         return
-    fine = True
-    given = {option.name for claim in claims if (option := _option(_split_option(claim)[0])[0]) is not None}
+    is_accepted = True
+    given_options = {option.name for claim in claims if (option := _option(_split_option(claim)[0])[0]) is not None}
     for claim in claims:
-        verdict = _option_verdict(job.name, claim, given)
+        verdict = _option_verdict(job.name, claim, given_options)
         if verdict is not None:
-            fine = False
+            is_accepted = False
             yield verdict
     for verdict in _combination_verdicts(job, claims):
-        fine = False
+        is_accepted = False
         yield verdict
-    if fine:
+    if is_accepted:
         yield passed(job.name)
 
 
-def _option_verdict(subject: str, claim: Claim, given: Set[str]) -> Verdict | None:
+def _option_verdict(subject: str, claim: Claim, given_options: Set[str]) -> Verdict | None:
     if isinstance(claim.value, Unresolved):
         return unknown(subject, f"{quoted(claim)} depends on {claim.value.why}", at=claim)
     name, value = _split_option(claim)
@@ -422,27 +425,29 @@ def _option_verdict(subject: str, claim: Claim, given: Set[str]) -> Verdict | No
             at=claim,
             remedy="Write the value without spaces, or remove the word.",
         )
-    option, meant, why = _option(name)
+    option, suggestion, why = _option(name)
     if option is None:
-        sure = bool(meant)
         return failed(
             subject,
-            f"{quoted(claim)}: sbatch {why}{f'; `--{meant}` is probably meant' if meant else ''}.",
+            f"{quoted(claim)}: sbatch {why}{f'; `--{suggestion}` is probably meant' if suggestion else ''}.",
             at=claim,
-            remedy=f"Write `--{meant}`." if meant else "Remove it, unless a plugin of your site adds this option.",
-            severity=None if sure else Severity.INFO,
+            remedy=f"Write `--{suggestion}`."
+            if suggestion
+            else "Remove it, unless a plugin of your site adds this option.",
+            severity=None if suggestion else Severity.INFO,
         )
     problem = _option_problem(option, value)
-    if not problem or not given.isdisjoint(option.ignored_beside):
+    if not problem or not given_options.isdisjoint(option.ignored_beside):
         return None
     # A single letter is a slip rather than a placeholder.
-    blank = value is not None and len(value) > 1 and _takes_number(option) and is_placeholder(value)
+    is_blank = value is not None and len(value) > 1 and _takes_number(option) and is_placeholder(value)
     return failed(
         subject,
-        f"{quoted(claim)} is rejected by sbatch: --{option.name} {problem}{'; it looks like a placeholder' * blank}.",
+        f"{quoted(claim)} is rejected by sbatch: --{option.name}"
+        f" {problem}{'; it looks like a placeholder' * is_blank}.",
         at=claim,
         remedy=f"Give {option.expected}." if option.expected and option.value != "none" else "Remove the value.",
-        severity=Severity.WARNING if blank else None,
+        severity=Severity.WARNING if is_blank else None,
     )
 
 
@@ -451,32 +456,37 @@ def _takes_number(option: Option) -> bool:
 
 
 def _split_option(claim: Claim) -> tuple[str, str | None]:
-    stated = next(iter(claim.alternatives), ())
-    if not isinstance(stated, tuple) or len(stated) != 2:
+    name_and_value = next(iter(claim.alternatives), ())
+    if not isinstance(name_and_value, tuple) or len(name_and_value) != 2:
         return "", None
-    return str(stated[0]), None if stated[1] is None else str(stated[1])
+    return str(name_and_value[0]), None if name_and_value[1] is None else str(name_and_value[1])
 
 
 def _option(name: str) -> tuple[Option | None, str, str]:
-    """Return the option with this name or unambiguous prefix, else the probable option and sbatch's message."""
-    known = options()
-    if name in known:
-        return known[name], "", ""
-    longer = [other for other in known if other.startswith(name)]
-    if len(longer) == 1:
-        return known[longer[0]], "", ""
-    if longer:
-        near = similar_names(name, longer, cutoff=0.0)
-        return None, near[0] if near else longer[0], f"cannot decide which option the ambiguous `--{name}` abbreviates"
-    plain = name.replace("_", "-")
-    near = (
-        [plain]
-        if plain in known
+    """Return the option with this name or unambiguous prefix; otherwise None, the probable option and sbatch's"
+    " message."""
+    all_options = options()
+    if name in all_options:
+        return all_options[name], "", ""
+    completions = [other for other in all_options if other.startswith(name)]
+    if len(completions) == 1:
+        return all_options[completions[0]], "", ""
+    if completions:
+        similar = similar_names(name, completions, cutoff=0.0)
+        return (
+            None,
+            similar[0] if similar else completions[0],
+            f"cannot decide which option the ambiguous `--{name}` abbreviates",
+        )
+    dashed = name.replace("_", "-")
+    similar = (
+        [dashed]
+        if dashed in all_options
         else [_common_mistakes()[name]]
         if name in _common_mistakes()
-        else similar_names(name, known, cutoff=_SIMILARITY)
+        else similar_names(name, all_options, cutoff=_SIMILARITY)
     )
-    return None, near[0] if near else "", f"has no option `--{name}`"
+    return None, similar[0] if similar else "", f"has no option `--{name}`"
 
 
 def _option_problem(option: Option, value: str | None) -> str:
@@ -501,24 +511,24 @@ def _combination_verdicts(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdi
         if option is not None:
             by_name[option.name] = claim
     for row in table("sbatch")["together"]:
-        found = [by_name[name] for name in row["names"] if name in by_name]
-        if len(found) == len(row["names"]):
+        pair = [by_name[name] for name in row["names"] if name in by_name]
+        if len(pair) == len(row["names"]):
             yield failed(
                 job.name,
-                f"{quoted(found[-1])} and {placed(found[0])}: {row['why']}, and sbatch rejects the script.",
-                at=found[-1],
-                also=((found[0], "the other"),),
+                f"{quoted(pair[-1])} and {placed(pair[0])}: {row['why']}, and sbatch rejects the script.",
+                at=pair[-1],
+                also=((pair[0], "the other"),),
                 remedy="Keep one of the two.",
             )
     yield from _gpu_verdicts(job, by_name)
-    least, limit = by_name.get("time-min"), by_name.get("time")
-    if least is not None and limit is not None:
-        short, long = (parse_seconds(_split_option(claim)[1] or "") for claim in (least, limit))
+    minimum, limit = by_name.get("time-min"), by_name.get("time")
+    if minimum is not None and limit is not None:
+        short, long = (parse_seconds(_split_option(claim)[1] or "") for claim in (minimum, limit))
         if short is not None and long and short > long:
             yield failed(
                 job.name,
-                f"{quoted(least)} is more than {placed(limit)}: sbatch rejects the script.",
-                at=least,
+                f"{quoted(minimum)} is more than {placed(limit)}: sbatch rejects the script.",
+                at=minimum,
                 also=((limit, "the limit"),),
                 remedy="Give --time-min less than --time.",
             )
@@ -526,44 +536,51 @@ def _combination_verdicts(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdi
 
 def _gpu_verdicts(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
     """Yield the verdicts on GPUs per job, per node and per task, compared with nodes and tasks."""
-    node = by_name.get("gpus-per-node") or by_name.get("gres")
-    task, tasks, every = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
-    counted = [(claim, found) for claim in (node, task, every) if claim is not None and (found := _gpu_count(claim))]
-    typed = {is_typed for _, (_, is_typed) in counted}
-    if len(counted) > 1 and len(typed) > 1:
-        first, last = counted[0][0], counted[-1][0]
+    per_node = by_name.get("gpus-per-node") or by_name.get("gres")
+    per_task, node_tasks, total = by_name.get("gpus-per-task"), by_name.get("ntasks-per-node"), by_name.get("gpus")
+    gpu_counts = [
+        (claim, found) for claim in (per_node, per_task, total) if claim is not None and (found := _gpu_count(claim))
+    ]
+    names_types = {is_typed for _, (_, is_typed) in gpu_counts}
+    if len(gpu_counts) > 1 and len(names_types) > 1:
+        first, last = gpu_counts[0][0], gpu_counts[-1][0]
         yield failed(
             job.name,
-            f"{quoted(last)} and {placed(first)}: one names the type of the GPUs and the other does not, which sbatch"
-            " refuses.",
+            f"{quoted(last)} and {placed(first)}: only one of them names the type of the GPUs, so sbatch rejects the"
+            " script.",
             at=last,
             also=((first, "with this"),),
             remedy="Name the type in both, or in neither.",
         )
         return
-    counts = {claim.span: number for claim, (number, _) in counted}
-    if node is not None and task is not None and tasks is not None and counts.keys() >= {node.span, task.span}:
-        each = _split_option(tasks)[1] or ""
-        wanted = int(each) * counts[task.span] if each.isdecimal() else 0
-        if wanted and wanted != counts[node.span]:
+    counts = {claim.span: number for claim, (number, _) in gpu_counts}
+    if (
+        per_node is not None
+        and per_task is not None
+        and node_tasks is not None
+        and counts.keys() >= {per_node.span, per_task.span}
+    ):
+        task_count = _split_option(node_tasks)[1] or ""
+        needed = int(task_count) * counts[per_task.span] if task_count.isdecimal() else 0
+        if needed and needed != counts[per_node.span]:
             yield failed(
                 job.name,
-                f"{placed(node)} gives a node {counts[node.span]} GPUs, but {quoted(task)} and {placed(tasks)} use"
-                f" {wanted}: sbatch rejects the script.",
-                at=task,
-                also=((node, "GPUs of a node"), (tasks, "tasks of a node")),
-                remedy=f"Leave one of them out, or set --gpus-per-node={wanted}.",
+                f"{placed(per_node)} gives a node {counts[per_node.span]} GPUs, but {quoted(per_task)} and"
+                f" {placed(node_tasks)} use {needed}: sbatch rejects the script.",
+                at=per_task,
+                also=((per_node, "GPUs of a node"), (node_tasks, "tasks of a node")),
+                remedy=f"Leave one of them out, or set --gpus-per-node={needed}.",
             )
     nodes = by_name.get("nodes")
-    least = re.match(r"\d{1,6}(?=-|$)", _split_option(nodes)[1] or "") if nodes is not None else None
-    if every is None or nodes is None or least is None or counts.get(every.span, int(least[0])) >= int(least[0]):
+    match = re.match(r"\d{1,6}(?=-|$)", _split_option(nodes)[1] or "") if nodes is not None else None
+    if total is None or nodes is None or match is None or counts.get(total.span, int(match[0])) >= int(match[0]):
         return
     yield failed(
         job.name,
-        f"{quoted(every)} is less than one GPU for each node of {placed(nodes)}: sbatch rejects the script.",
-        at=every,
+        f"{quoted(total)} is less than one GPU for each node of {placed(nodes)}: sbatch rejects the script.",
+        at=total,
         also=((nodes, "nodes"),),
-        remedy=f"Request at least {least[0]} GPUs, or use --gpus-per-node.",
+        remedy=f"Request at least {match[0]} GPUs, or use --gpus-per-node.",
     )
 
 
@@ -575,10 +592,10 @@ def _gpu_count(claim: Claim) -> tuple[int, bool] | None:
             return None
         text = text[3:].removeprefix(":") or "1"
     total, is_typed = 0, False
-    for item in text.split(","):
-        name, _, number = item.rpartition(":")
+    for part in text.split(","):
+        name, _, number = part.rpartition(":")
         if not number.isdecimal():
-            name, number = item, "1"
+            name, number = part, "1"
         if len(number) > _MAX_NUMBER_LENGTH or ":" in name:
             return None
         is_typed = is_typed or bool(name)
@@ -632,12 +649,10 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
         if not tasks:
             yield from _judge_task_total(job, launch)
             continue
-        undecided_verdict = why_unresolved(tasks, launch)
-        if undecided_verdict is not None:
+        unresolved = why_unresolved(tasks, launch)
+        if unresolved is not None:
             yield unknown(
-                launch.id,
-                f"tasks per node: {quoted(undecided_verdict[0])} is unknown: {undecided_verdict[1]}",
-                at=tasks[0],
+                launch.id, f"tasks per node: {quoted(unresolved[0])} is unknown: {unresolved[1]}", at=tasks[0]
             )
         elif not certainly_several(job_value(tasks)) or _starts_one_rank(job, launch):
             yield passed(launch.id)
@@ -659,24 +674,24 @@ def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:
     if not tasks or not nodes:
         yield unknown(launch.id, "the number of tasks that srun starts on each node is not given")
         return
-    total, over = numbers(job_value(tasks)), numbers(job_value(nodes))
-    if not total or not over or min(total) <= max(over) or _starts_one_rank(job, launch):
+    task_counts, node_counts = numbers(job_value(tasks)), numbers(job_value(nodes))
+    if not task_counts or not node_counts or min(task_counts) <= max(node_counts) or _starts_one_rank(job, launch):
         yield passed(launch.id)
         return
-    yield _several_launchers_finding(job, launch, tasks[0], (-(-min(total) // max(over)),))
+    yield _several_launchers_finding(job, launch, tasks[0], (-(-min(task_counts) // max(node_counts)),))
 
 
-def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, count: tuple[int, ...]) -> Verdict:
+def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, launchers: tuple[int, ...]) -> Verdict:
     processes = job.setting("processes_per_node", launch.scope)
-    each = numbers(job_value(processes)) if processes else ()
+    ranks = numbers(job_value(processes)) if processes else ()
     message = (
-        f"srun starts {launch.launcher} {joined(count)} times on each node ({quoted(tasks)}, {where(tasks)}), but"
+        f"srun starts {launch.launcher} {joined(launchers)} times on each node ({quoted(tasks)}, {where(tasks)}), but"
         f" {launch.launcher} starts all ranks of its node itself."
     )
-    if len(each) == 1 and len(count) == 1:
+    if len(ranks) == 1 and len(launchers) == 1:
         message += (
-            f" Each node would get {count[0]} x {each[0]} = {counted(count[0] * each[0], 'rank')} where"
-            f" {each[0]} {'is' if each[0] == 1 else 'are'} intended."
+            f" Each node would get {launchers[0]} x {ranks[0]} = {counted(launchers[0] * ranks[0], 'rank')} where"
+            f" {ranks[0]} {'is' if ranks[0] == 1 else 'are'} intended."
         )
     return failed(
         launch.id,
@@ -695,13 +710,13 @@ def _is_task_of_srun(stated: Stated[Launch]) -> bool:
         return False
     # A step may prepare something before it starts a launcher on the same tasks, or start several programs.
     *_, tasks = stated
-    theirs = {
+    other_task_spans = {
         claim.span
         for other in stated.job.launches
         for claim in stated.job.setting("tasks_per_node", other.scope)
         if other.launcher in AGENT_LAUNCHERS or (other != stated.launch and claim.scope.launch)
     }
-    return all(task.span not in theirs for task in tasks)
+    return all(task.span not in other_task_spans for task in tasks)
 
 
 @rule(
@@ -768,24 +783,24 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     nor one inside a function or script that another command may start on all nodes.
     """
     for launch in job.launches:
-        alone = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
-        stated = job.requiring("nodes", launch.scope)
-        if launch.launcher not in AGENT_LAUNCHERS or not stated:
+        local_nodes = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
+        required_nodes = job.requiring("nodes", launch.scope)
+        if launch.launcher not in AGENT_LAUNCHERS or not required_nodes:
             continue
-        if not alone:
+        if not local_nodes:
             if "srun" in launch.wrappers:
                 yield passed(launch.id)
             continue
-        verdict = undecided(launch.id, (*alone, *stated), launch, quantity="nodes")
-        if verdict is None and certainly_several(job_value(stated)):
-            verdict = _first_node_verdict(job, launch, stated[0])
+        verdict = undecided(launch.id, (*local_nodes, *required_nodes), launch, quantity="nodes")
+        if verdict is None and certainly_several(job_value(required_nodes)):
+            verdict = _first_node_verdict(job, launch, required_nodes[0])
         yield verdict or passed(launch.id)
 
 
 def _is_launcher(program: str) -> bool:
-    """Return whether a program is one of the modules, also by a path relative to the working directory."""
-    framed = f"/{program.removesuffix('.py')}/"
-    return any(f"/{module}/" in framed for module in _LAUNCHER_MODULES)
+    """Return whether a program is one of `_LAUNCHER_MODULES`, also by a path relative to the working directory."""
+    path = f"/{program.removesuffix('.py')}/"
+    return any(f"/{module}/" in path for module in _LAUNCHER_MODULES)
 
 
 def _header_nodes(job: Job) -> tuple[Claim, ...]:
@@ -793,29 +808,30 @@ def _header_nodes(job: Job) -> tuple[Claim, ...]:
 
 
 def _is_own_task_rank(claim: Claim) -> bool:
-    """Return whether a rank is Slurm's own for this process: 0 in a batch script, and no other node is started."""
+    """Return whether the node rank is the process's own (a Slurm variable), or only the default.
+
+    In a batch script it is then 0, and no other node is started.
+    """
     if claim.strength is Strength.DEFAULT:
         return True
     return bool(symbols_in(claim.value) & {Symbol.PROCESS_RANK, Symbol.NODE_RANK, Symbol.LOCAL_RANK})
 
 
-def _first_node_verdict(job: Job, launch: Launch, stated: Claim) -> Verdict:
-    # A rank in a configuration that all nodes share belongs to no node.
-    own = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
-    if any(not _is_own_task_rank(claim) for claim in own):
+def _first_node_verdict(job: Job, launch: Launch, required: Claim) -> Verdict:
+    # A rank in a configuration that all nodes share does not identify a node.
+    node_ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
+    if any(not _is_own_task_rank(claim) for claim in node_ranks):
         return unknown(
-            launch.id,
-            f"{launch.launcher} has a node rank: something else may start the other nodes",
-            at=launch,
+            launch.id, f"{launch.launcher} has a node rank: something else may start the other nodes", at=launch
         )
-    count, granted = joined(numbers(stated.value)), _header_nodes(job)
-    name, starter = SCHEDULERS[granted[0].source if granted else "slurm"]
+    count, grants = joined(numbers(required.value)), _header_nodes(job)
+    name, starter = SCHEDULERS[grants[0].source if grants else "slurm"]
     return failed(
         launch.id,
-        f"{quoted(stated)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
+        f"{quoted(required)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
         f" {name} runs a batch script on the first node of its allocation only.",
         at=launch,
-        also=((stated, f"waits for {count}"), *((claim, "granted") for claim in granted)),
+        also=((required, f"waits for {count}"), *((claim, "granted") for claim in grants)),
         remedy=f"Put `{starter}` before {launch.launcher}.",
         waits_at="rendezvous",
     )
@@ -837,29 +853,31 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     Known limits: A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by other
     means (its own ssh, a cluster library) is not recognised.
     """
-    granted = _header_nodes(job)
-    alone = [
+    grants = _header_nodes(job)
+    local_launches = [
         launch
         for launch in job.launches
         if any(on_first_node_only(c, launch) for c in job.setting("nodes", launch.scope))
     ]
-    if not granted or not job.launches:
+    if not grants or not job.launches:
         yield not_applicable(job.name, "no batch script requests a number of nodes")
         return
-    if undecided_verdict := undecided(job.name, granted, quantity="nodes"):
+    if undecided_verdict := undecided(job.name, grants, quantity="nodes"):
         yield undecided_verdict
         return
-    waiting = any(certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in alone)
-    if len(alone) < len(job.launches) or waiting or not certainly_several(job_value(granted)):
+    waits_for_nodes = any(
+        certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in local_launches
+    )
+    if len(local_launches) < len(job.launches) or waits_for_nodes or not certainly_several(job_value(grants)):
         yield passed(job.name)
         return
-    count = numbers(job_value(granted))
+    count = numbers(job_value(grants))
     yield failed(
         job.name,
-        f"{quoted(granted[0])} requests {joined(count)} nodes, but everything the script launches runs on the first"
+        f"{quoted(grants[0])} requests {joined(count)} nodes, but everything the script launches runs on the first"
         f" one: {joined(n - 1 for n in count)} stay idle.",
-        at=granted[0],
-        also=tuple((launch, "runs on the first node") for launch in alone[:8]),
-        remedy=f"Put `{SCHEDULERS[granted[0].source][1]}` before the launcher and give it the number of nodes, or"
+        at=grants[0],
+        also=tuple((launch, "runs on the first node") for launch in local_launches[:8]),
+        remedy=f"Put `{SCHEDULERS[grants[0].source][1]}` before the launcher and give it the number of nodes, or"
         " request one node.",
     )

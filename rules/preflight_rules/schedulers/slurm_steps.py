@@ -59,35 +59,40 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     Known limits: Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from
     files, so this is informational. Some sites set the variable for everyone.
     """
-    bare: list[tuple[Step, Claim]] = []
+    unset_steps: list[tuple[Step, Claim]] = []
     for step in steps(job):
         requested = [c for c in job.setting("cpus_per_task", step.scope) if c.source == "slurm"]
         if not requested:
             continue
-        own = step.about("step_cpus_per_task")
-        undecided_verdict = undecided(step.subject, (*requested, *((own,) if own is not None else ())), step.launch)
+        step_cores = step.about("step_cpus_per_task")
+        undecided_verdict = undecided(
+            step.subject, (*requested, *((step_cores,) if step_cores is not None else ())), step.launch
+        )
         if undecided_verdict is not None:
             yield undecided_verdict
-        elif own is not None or not certainly_several(job_value(requested)):
+        elif step_cores is not None or not certainly_several(job_value(requested)):
             yield passed(step.subject)
         else:
-            bare.append((step, requested[0]))
-    if bare:
+            unset_steps.append((step, requested[0]))
+    if unset_steps:
         # Several tasks on a node are bound to one core each; a single task may keep all cores of its node.
-        bare.sort(key=lambda found: not found[0].several("step_tasks_per_node"))
-        step, requested_cores = bare[0]
+        unset_steps.sort(key=lambda entry: not entry[0].is_several("step_tasks_per_node"))
+        step, requested_cores = unset_steps[0]
         yield failed(
             job.name,
             f"{placed(requested_cores)} requests the cores of each task, but {quoted(step.claim)} does not repeat it: "
             "srun of Slurm 22.05 and 23.02 does not inherit the number and gives each task one core.",
             at=step.claim,
-            also=((requested_cores, "requested here"), *((other.claim, "the same") for other, _ in bare[1:8])),
+            also=((requested_cores, "requested here"), *((other.claim, "the same") for other, _ in unset_steps[1:8])),
             remedy="Put `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun, or give srun"
             " `--cpus-per-task=$SLURM_CPUS_PER_TASK`.",
             # Unsafe: a site may set the variable to something else.
             fix=make_fix(
                 "pass the number of cores to srun",
-                *(replace_text(each.claim, "srun", "srun --cpus-per-task=$SLURM_CPUS_PER_TASK") for each, _ in bare),
+                *(
+                    replace_text(each.claim, "srun", "srun --cpus-per-task=$SLURM_CPUS_PER_TASK")
+                    for each, _ in unset_steps
+                ),
                 safe=False,
             ),
         )
@@ -95,17 +100,17 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
 
 def _binding_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
     """Return the claims that give each task one GPU; empty if there are none, or if `--gpu-bind` overrides them."""
-    binding = job.setting("gpu_bind", scope)
-    exported = job.setting("env.SLURM_GPU_BIND", scope)
-    if exported and not any(claim.scope.launch for claim in binding):
+    bindings = job.setting("gpu_bind", scope)
+    exported_bindings = job.setting("env.SLURM_GPU_BIND", scope)
+    if exported_bindings and not any(claim.scope.launch for claim in bindings):
         # srun's own option wins over the variable, and the variable over the header.
-        binding = exported
-    if binding:
-        found = texts(job_value(binding))
-        undecided_verdict = any(isinstance(claim.value, Unresolved) for claim in binding)
-        return binding if undecided_verdict or (found and all(_ONE_GPU_PER_TASK.match(text) for text in found)) else ()
-    each = job.setting("gpus_per_task", scope)
-    return each if each and (certainly_one(job_value(each)) or not numbers(job_value(each))) else ()
+        bindings = exported_bindings
+    if bindings:
+        values = texts(job_value(bindings))
+        is_unresolved = any(isinstance(claim.value, Unresolved) for claim in bindings)
+        return bindings if is_unresolved or (values and all(_ONE_GPU_PER_TASK.match(text) for text in values)) else ()
+    per_task = job.setting("gpus_per_task", scope)
+    return per_task if per_task and (certainly_one(job_value(per_task)) or not numbers(job_value(per_task))) else ()
 
 
 @rule(
@@ -134,7 +139,7 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
     that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
     and where srun has its own number of GPUs.
     """
-    bound, tasks = question.of
+    bindings, tasks = question.of
     job, launch = question.of.job, question.of.launch
     if not certainly_several(job_value(tasks)):
         return None
@@ -142,52 +147,52 @@ def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdic
     if devices is not None:
         return failed(
             question.subject,
-            f"{quoted(bound[0])} shows each task one GPU, but {placed(devices)} makes Lightning request "
+            f"{quoted(bindings[0])} shows each task one GPU, but {placed(devices)} makes Lightning request "
             f"{numbers(devices.value)[0]} GPUs in each: Lightning stops because the task sees only GPU 0.",
-            at=bound[0],
+            at=bindings[0],
             also=((devices, "requested here"), (launch, "started here")),
             remedy=f"Use `--gpus-per-node={numbers(devices.value)[0]}` instead, or add `--gpu-bind=none`.",
-            severity=Severity.WARNING if _is_overridden(job, bound[0], launch.scope) else None,
+            severity=Severity.WARNING if _is_overridden(job, bindings[0], launch.scope) else None,
         )
-    why = _local_rank_user(job, launch.arguments, launch.scope)
-    if not why:
-        return unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bound[0])
+    program = _local_rank_user(job, launch.arguments, launch.scope)
+    if not program:
+        return unknown(launch.id, "whether the program uses its local rank as GPU index is unknown", at=bindings[0])
     count = numbers(job_value(tasks))[0]
     return failed(
         question.subject,
-        f"{quoted(bound[0])} gives each of the {count} tasks of a node {_visible_gpus(bound[0])}, but {why} uses"
-        f" its local rank as device index, 0 to {count - 1}.",
-        at=bound[0],
+        f"{quoted(bindings[0])} gives each of the {count} tasks of a node {_visible_gpus(bindings[0])}, but {program}"
+        f" uses its local rank as device index, 0 to {count - 1}.",
+        at=bindings[0],
         also=((launch, "started here"), (tasks[0], f"{count} tasks")),
         remedy=f"Use `--gpus-per-node={count}` instead, or add `--gpu-bind=none`.",
-        severity=None if _is_certain(job, bound[0], launch.scope) else Severity.WARNING,
+        severity=None if _is_certain(job, bindings[0], launch.scope) else Severity.WARNING,
     )
 
 
-def _is_certain(job: Job, bound: Claim, scope: Scope) -> bool:
+def _is_certain(job: Job, binding: Claim, scope: Scope) -> bool:
     """Return whether the script itself uses its local rank as device index, and the binding leaves one device."""
-    chosen = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
-    known = any(not isinstance(claim.value, Unresolved) for claim in chosen)
-    return bound.quantity == "gpus_per_task" and known and not _is_overridden(job, bound, scope)
+    claims = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
+    is_known = any(not isinstance(claim.value, Unresolved) for claim in claims)
+    return binding.quantity == "gpus_per_task" and is_known and not _is_overridden(job, binding, scope)
 
 
-def _is_overridden(job: Job, bound: Claim, scope: Scope) -> bool:
+def _is_overridden(job: Job, binding: Claim, scope: Scope) -> bool:
     """Return whether srun has its own number of GPUs, which may override the header's binding."""
-    own = [claim for claim in job.about("step_gpus", scope) if claim.scope == scope]
-    return bool(own) and bound.scope != scope
+    step_gpu_claims = [claim for claim in job.about("step_gpus", scope) if claim.scope == scope]
+    return bool(step_gpu_claims) and binding.scope != scope
 
 
-def _visible_gpus(bound: Claim) -> str:
-    if any("closest" in text for text in texts(bound.value)):
+def _visible_gpus(binding: Claim) -> str:
+    if any("closest" in text for text in texts(binding.value)):
         return "only the GPUs next to its cores, numbered from 0"
     return "one GPU, as device 0"
 
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
     """Return the claim of a number of devices, certainly more than one, that a Lightning Trainer requests."""
-    found = [claim for claim in job.requiring("processes_per_node", scope) if claim.source == "lightning"]
-    known = found and not any(claim.condition for claim in found) and certainly_several(job_value(found))
-    return found[0] if known else None
+    claims = [claim for claim in job.requiring("processes_per_node", scope) if claim.source == "lightning"]
+    is_certain = claims and not any(claim.condition for claim in claims) and certainly_several(job_value(claims))
+    return claims[0] if is_certain else None
 
 
 def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:
@@ -196,14 +201,14 @@ def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) 
         if word is not None and word.partition("=")[0] in _LOCAL_RANK_FRAMEWORKS:
             return f"a program with `{word.partition('=')[0]}`"
     # A job that sets local ranks uses them as device indices.
-    given = job.setting("env.LOCAL_RANK", scope)
-    if given and given[0].value != Known("0"):
-        return f"a program that is given {quoted(given[0])}"
-    chosen = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
-    return f"{quoted(chosen[0])} ({where(chosen[0])})" if chosen else ""
+    local_ranks = job.setting("env.LOCAL_RANK", scope)
+    if local_ranks and local_ranks[0].value != Known("0"):
+        return f"a program that is given {quoted(local_ranks[0])}"
+    device_claims = [claim for claim in job.about("device_of_local_rank", scope) if not claim.condition]
+    return f"{quoted(device_claims[0])} ({where(device_claims[0])})" if device_claims else ""
 
 
-#: Commands of a step that do no work: inspection of nodes and small chores.
+#: Short utility commands of a step: they inspect nodes or manage files, but do not train.
 CHORES = frozenset(
     (
         *("cat", "chmod", "cp", "curl", "date", "df", "dmesg", "docker", "du", "echo", "enroot", "env", "find"),
@@ -229,23 +234,23 @@ class Step(NamedTuple):
 
     @property
     def scope(self) -> Scope:
-        """The scope of its other claims."""
+        """The scope of the step's other claims."""
         return self.claim.scope
 
     def about(self, quantity: str) -> Claim | None:
-        """Return the claim about this step."""
+        """Return the claim about a quantity of this step; None if there is no such claim."""
         return next((c for c in self.job.about(quantity, self.scope) if c.scope == self.scope), None)
 
-    def definitely(self, quantity: str) -> bool:
+    def is_true(self, quantity: str) -> bool:
         """Return whether a quantity is certainly true for this step."""
         claim = self.about(quantity)
         return claim is not None and claim.value == Known(True)
 
-    def several(self, quantity: str) -> bool:
+    def is_several(self, quantity: str) -> bool:
         """Return whether a count is certainly more than one."""
         claim = self.about(quantity)
-        found = numbers(job_value((claim,))) if claim is not None else ()
-        return bool(found) and min(found) > 1
+        counts = numbers(job_value((claim,))) if claim is not None else ()
+        return bool(counts) and min(counts) > 1
 
 
 def steps(job: Job) -> Iterator[Step]:
@@ -264,8 +269,8 @@ def _all_steps(job: Job) -> Iterator[Step]:
 
 
 def _is_chore(step: Step) -> bool:
-    started = step.claim.alternatives
-    return bool(started) and all(str(item) in CHORES for item in started)
+    commands = step.claim.alternatives
+    return bool(commands) and all(str(item) in CHORES for item in commands)
 
 
 #: Patterns that make file names differ between array tasks or jobs.
@@ -278,8 +283,8 @@ _ONE_TASK = re.compile(r"(\d+)(?:-\1)?(?:%\d+)?")
 
 def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
     """Return whether several array tasks may run at once; `%1` after the range, or an array of `0`, allows one."""
-    arrays = texts(job_value(stated.settings[0])) or ("",)
-    return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in arrays)
+    array_ranges = texts(job_value(stated.settings[0])) or ("",)
+    return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in array_ranges)
 
 
 @rule(
@@ -307,8 +312,8 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
     """
     arrays, ports = question.of
     job, scope = question.of.job, question.of.scope
-    held = numbers(job_value(job.setting("gpus_per_node", scope)))
-    if job.setting("exclusive", scope) or (held and min(held) >= 8) or not numbers(job_value(ports)):
+    gpus_per_node = numbers(job_value(job.setting("gpus_per_node", scope)))
+    if job.setting("exclusive", scope) or (gpus_per_node and min(gpus_per_node) >= 8) or not numbers(job_value(ports)):
         return None
     return failed(
         question.subject,
@@ -324,7 +329,7 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
 def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
     """All tasks of a job array write to one file.
 
-    What it checks: With `--array`, that the pattern of `--output` has %a, %A or %j in it.
+    What it checks: With `--array`, the pattern of `--output` contains %a, %A or %j.
 
     Why it matters: Each task that starts truncates the file, and the lines of tasks that run at the same time are
     interleaved.
@@ -333,7 +338,7 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
 
     Fix: `--output=train_%A_%a.log`.
 
-    Known limits: With `--open-mode=append` nothing is lost, only interleaved; the finding is informational then.
+    Known limits: With `--open-mode=append` lines are only interleaved, not lost, and the finding is informational.
     """
     arrays, outputs = job.about("job_array"), job.about("output_file")
     if not arrays or not outputs:
@@ -385,7 +390,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
 
     Known limits: A folder that already exists is fine.
     """
-    outputs, made = job.about("output_file"), job.about("directory_made")
+    outputs, created = job.about("output_file"), job.about("directory_made")
     for claim in outputs:
         folders = {posixpath.dirname(text).removeprefix("./") for text in texts(claim.value)} - {""}
         if not folders:
@@ -393,15 +398,15 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
                 continue
             yield unknown(job.name, f"the folder of {quoted(claim)} is unknown", at=claim)
             continue
-        own = [c for c in made if c.span.path == claim.span.path]
-        late = [c for c in own if {text.removeprefix("./") for text in texts(c.value)} & folders]
-        if late:
+        created_by_script = [c for c in created if c.span.path == claim.span.path]
+        late_claims = [c for c in created_by_script if {text.removeprefix("./") for text in texts(c.value)} & folders]
+        if late_claims:
             yield failed(
                 job.name,
-                f"{quoted(claim)} is opened before the script runs {quoted(late[0])} ({where(late[0])}): without the"
-                " folder the job ends at once and leaves no log.",
+                f"{quoted(claim)} is opened before the script runs {quoted(late_claims[0])}"
+                f" ({where(late_claims[0])}): without the folder the job ends at once and leaves no log.",
                 at=claim,
-                also=((late[0], "too late"),),
+                also=((late_claims[0], "too late"),),
                 remedy="Create the folder before calling sbatch.",
             )
         else:
@@ -423,8 +428,8 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
 
     Known limits: A site may have set JobFileAppend.
     """
-    again = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
-    if not again:
+    requeues = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
+    if not requeues:
         yield not_applicable(job.name, "nothing requeues the job")
         return
     modes = job.about("output_opened")
@@ -432,8 +437,8 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     if verdict is None and not any("append" in texts(claim.value) for claim in modes):
         verdict = failed(
             job.name,
-            f"{quoted(again[0])} runs the job again under the same id, which empties its output file.",
-            at=again[0],
+            f"{quoted(requeues[0])} runs the job again under the same id, which empties its output file.",
+            at=requeues[0],
             remedy="Add `#SBATCH --open-mode=append`.",
         )
     yield verdict or passed(job.name)
@@ -446,7 +451,7 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
 _FIRST_TASK_ONLY = ("submitit.core._submit",)
 #: From this number of nodes on an unnoticed failure is a warning, because it wastes so many node-hours.
 _MANY_NODES = 16
-_NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
+_SIGNAL_NAMES = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 
 
 @rule("FLT001", "background-step-failure-lost", severity=Severity.WARNING)
@@ -467,13 +472,13 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     single background step the finding is informational.
     """
     waits = job.about("plain_wait")
-    background = [step for step in steps(job) if step.definitely("step_background")]
+    background = [step for step in steps(job) if step.is_true("step_background")]
     if not waits or not background:
         yield not_applicable(job.name, "no batch script waits for steps in the background")
         return
     for wait in waits:
-        own = [step for step in background if step.claim.span.path == wait.span.path]
-        if not own:
+        steps_here = [step for step in background if step.claim.span.path == wait.span.path]
+        if not steps_here:
             continue
         if any(claim.span.path == wait.span.path for claim in job.about("failure_watch")):
             yield passed(job.name)
@@ -481,17 +486,19 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
         if undecided_verdict := undecided(job.name, (wait,)):
             yield undecided_verdict
             continue
-        several = len(own) > 1 or any(step.definitely("step_repeated") for step in own)
-        parts = "each iteration of the loop" if len(own) == 1 and several else counted(len(own), "step")
+        is_several = len(steps_here) > 1 or any(step.is_true("step_repeated") for step in steps_here)
+        awaited_text = (
+            "each iteration of the loop" if len(steps_here) == 1 and is_several else counted(len(steps_here), "step")
+        )
         yield failed(
             job.name,
-            f"`wait` ({where(wait)}) waits for {parts} in the background and ignores their exit codes: when"
+            f"`wait` ({where(wait)}) waits for {awaited_text} in the background and ignores their exit codes: when"
             " one fails, the others keep the nodes, and the job counts as completed.",
             at=wait,
-            also=tuple((step.claim, "runs in the background") for step in own[:8]),
+            also=tuple((step.claim, "runs in the background") for step in steps_here[:8]),
             remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or `wait` for each PID and"
             " exit with its status.",
-            severity=None if several else Severity.INFO,
+            severity=None if is_several else Severity.INFO,
         )
         return
 
@@ -515,35 +522,35 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     step runs on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
     """
     for step in steps(job):
-        pipe, kills = step.about("step_pipe"), step.about("step_kills_on_failure")
+        pipe, kill_option = step.about("step_pipe"), step.about("step_kills_on_failure")
         if pipe is None:
             continue
-        if not step.definitely("step_pipe_hides_failure"):
+        if not step.is_true("step_pipe_hides_failure"):
             yield passed(step.subject)
             continue
-        if undecided_verdict := undecided(step.subject, (kills,) if kills is not None else (), step.launch):
+        if undecided_verdict := undecided(step.subject, (kill_option,) if kill_option is not None else (), step.launch):
             yield undecided_verdict
             continue
-        ended = kills is not None and kills.value == Known(True)
+        kills_on_failure = kill_option is not None and kill_option.value == Known(True)
         nodes = step.about("step_nodes")
-        found = numbers(nodes.value) if nodes is not None else ()
-        several = bool(found) and min(found) >= _MANY_NODES
+        node_counts = numbers(nodes.value) if nodes is not None else ()
+        on_many_nodes = bool(node_counts) and min(node_counts) >= _MANY_NODES
         also = ((nodes, "nodes held"),) if nodes is not None else ()
         reader = job_value((pipe,))
-        shown = f"`| {reader.value}`" if isinstance(reader, Known) else "the pipe"
-        rest = (
+        pipe_text = f"`| {reader.value}`" if isinstance(reader, Known) else "the pipe"
+        cause = (
             ", and no --kill-on-bad-exit ends the other tasks when one fails"
-            if not ended
+            if not kills_on_failure
             else ", although srun ends it when a task fails"
         )
         yield failed(
             step.subject,
-            f"{quoted(step.claim)}: the script sees the exit status of {shown} instead of srun's{rest}.",
+            f"{quoted(step.claim)}: the script sees the exit status of {pipe_text} instead of srun's{cause}.",
             at=step.claim,
             also=also,
             remedy="Put `set -o pipefail` at the top of the script"
-            + (" and give srun `--kill-on-bad-exit=1`." if not ended else "."),
-            severity=None if several and not ended else Severity.INFO,
+            + (" and give srun `--kill-on-bad-exit=1`." if not kills_on_failure else "."),
+            severity=None if on_many_nodes and not kills_on_failure else Severity.INFO,
         )
 
 
@@ -569,11 +576,11 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
     Known limits: Advice only: many sites set KillOnBadExit for everyone, and most public scripts omit the option.
     """
     for step in steps(job):
-        if not (step.several("step_nodes") or step.several("step_tasks")) or step.about("step_pipe") is not None:
+        if not (step.is_several("step_nodes") or step.is_several("step_tasks")) or step.about("step_pipe") is not None:
             continue
-        kills = step.about("step_kills_on_failure")
-        verdict = undecided(step.subject, (kills,) if kills is not None else (), step.launch)
-        if verdict is None and kills is not None and kills.value == Known(False):
+        kill_option = step.about("step_kills_on_failure")
+        verdict = undecided(step.subject, (kill_option,) if kill_option is not None else (), step.launch)
+        if verdict is None and kill_option is not None and kill_option.value == Known(False):
             verdict = failed(
                 step.subject,
                 f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails, the"
@@ -584,7 +591,7 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
         yield verdict or passed(step.subject)
 
 
-class _HandOff(NamedTuple):
+class _SignalRequest(NamedTuple):
     """A parsed `--signal`: whether the batch shell gets it, the signal, and the seconds before the end."""
 
     shell: bool
@@ -592,14 +599,14 @@ class _HandOff(NamedTuple):
     seconds: int
 
 
-def _hand_off(claim: Claim) -> _HandOff | None:
+def _parse_signal(claim: Claim) -> _SignalRequest | None:
     text = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
     match = re.fullmatch(r"(?:([BR]{1,2}):)?(?:SIG)?([A-Za-z]+\d?|\d+)(?:@(\d{1,9}))?", text.strip())
     if match is None:
         return None
     signal = match[2].upper()
     # The default of sbatch is 60 seconds.
-    return _HandOff("B" in (match[1] or ""), _NUMBERS.get(signal, signal), int(match[3] or 60))
+    return _SignalRequest("B" in (match[1] or ""), _SIGNAL_NAMES.get(signal, signal), int(match[3] or 60))
 
 
 @rule(
@@ -610,7 +617,7 @@ def _hand_off(claim: Claim) -> _HandOff | None:
     otherwise="no job requests a signal before the time limit",
 )
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
-    """The signal before the time limit reaches no handler.
+    """No handler gets the signal that is sent before the time limit.
 
     What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and is not blocked by a foreground
     srun, which bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
@@ -627,21 +634,23 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     Known limits: Whether a program handles a signal that is sent to its step is not checked.
     """
     for claim in job.about("hand_off_signal"):
-        if isinstance(claim.value, (Unresolved, OneOf)) or (requested := _hand_off(claim)) is None:
+        if isinstance(claim.value, (Unresolved, OneOf)) or (requested := _parse_signal(claim)) is None:
             yield unknown(job.name, f"the signal and receiver of {quoted(claim)} are unknown", at=claim)
             continue
         traps = [c for c in job.about("trapped_signal") if c.span.path == claim.span.path]
-        handled = [c for c in traps if requested.signal in texts(c.value)]
-        own = [step for step in steps(job) if step.claim.span.path == claim.span.path]
+        handlers = [c for c in traps if requested.signal in texts(c.value)]
+        script_steps = [step for step in steps(job) if step.claim.span.path == claim.span.path]
         if not requested.shell:
-            if not handled:
-                yield unknown(job.name, f"whether the programs of the job handle {requested.signal}", at=claim)
+            if not handlers:
+                yield unknown(
+                    job.name, f"whether the programs of the job handle {requested.signal} is unknown", at=claim
+                )
                 continue
             yield failed(
                 job.name,
-                f"{quoted(claim)} signals the steps only, so {quoted(handled[0])} ({where(handled[0])}) never runs.",
+                f"{quoted(claim)} signals the steps only, so {quoted(handlers[0])} ({where(handlers[0])}) never runs.",
                 at=claim,
-                also=((handled[0], "waits for the signal"),),
+                also=((handlers[0], "waits for the signal"),),
                 remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets the "
                 f"signal.",
                 fix=make_fix(
@@ -650,9 +659,9 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                     safe=False,
                 ),
             )
-        elif not handled and _sources_unreadable_file(job, claim.span.path):
+        elif not handlers and _sources_unreadable_file(job, claim.span.path):
             yield unknown(job.name, "a file that the script sources may set the trap", at=claim)
-        elif not handled:
+        elif not handlers:
             yield failed(
                 job.name,
                 f"{quoted(claim)} signals the batch script, which has no trap for {requested.signal}: it ends the"
@@ -660,13 +669,13 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 remedy=f"Add a `trap '...' {requested.signal}`, or remove `B:` to signal the training program.",
             )
-        elif own and not any(step.definitely("step_background") for step in own):
+        elif script_steps and not any(step.is_true("step_background") for step in script_steps):
             yield failed(
                 job.name,
-                f"bash runs {quoted(handled[0])} only after the foreground srun has returned, but {quoted(claim)}"
+                f"bash runs {quoted(handlers[0])} only after the foreground srun has returned, but {quoted(claim)}"
                 " is sent earlier.",
-                at=handled[0],
-                also=((claim, "the signal"), (own[-1].claim, "in the foreground")),
+                at=handlers[0],
+                also=((claim, "the signal"), (script_steps[-1].claim, "in the foreground")),
                 remedy="Start it with `srun ... &` and put `wait` after it: a trap interrupts a wait.",
             )
         else:
@@ -712,23 +721,24 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
             continue
         tasks = step.about("step_tasks")
         undecided_verdict = undecided(step.subject, (*signals, *((tasks,) if tasks is not None else ())), step.launch)
-        requested = _hand_off(signals[0])
+        requested = _parse_signal(signals[0])
         if undecided_verdict is not None or requested is None:
             yield undecided_verdict or unknown(step.subject, "the signal is unknown", at=signals[0])
-        elif tasks is None or not step.several("step_tasks"):
+        elif tasks is None or not step.is_several("step_tasks"):
             yield passed(step.subject)
         else:
-            limit = job.setting("time_limit_s", step.scope)
+            limits = job.setting("time_limit_s", step.scope)
             count = numbers(job_value((tasks,)))[0]
-            hours = numbers(job_value(limit)) if limit else ()
-            ends = f" of {_duration(hours[0])}" if hours else ""
+            limits_s = numbers(job_value(limits)) if limits else ()
+            limit_text = f" of {_duration(limits_s[0])}" if limits_s else ""
             yield failed(
                 step.subject,
-                f"{quoted(signals[0])} comes {requested.seconds} s before the time limit{ends}, and submitit saves "
+                f"{quoted(signals[0])} comes {requested.seconds} s before the time limit{limit_text}, and submitit"
+                " saves "
                 f"and requeues only in task 0: the other {count - 1} of at least {count} tasks lose their state.",
                 at=signals[0],
                 also=(
-                    *((c, "the time limit") for c in limit[:1]),
+                    *((c, "the time limit") for c in limits[:1]),
                     (tasks, f"{count} tasks"),
                     (step.claim, "handles the signal"),
                 ),
@@ -755,18 +765,20 @@ def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the `&`, or write `wait` at the end.
 
-    Known limits: A command after it is judged by its name; a function or another script may be quick.
+    Known limits: A command after the last background command is judged by its name; a function or another script may
+    return at once.
     """
-    behind = distinct(job.about("left_behind"))
-    for path in sorted({step.claim.span.path for step in steps(job)} - {left.span.path for left in behind}):
+    unawaited = distinct(job.about("left_behind"))
+    for path in sorted({step.claim.span.path for step in steps(job)} - {command.span.path for command in unawaited}):
         yield passed(path)
-    for left in behind:
-        if undecided_verdict := undecided(left.span.path, (left,)):
+    for command in unawaited:
+        if undecided_verdict := undecided(command.span.path, (command,)):
             yield undecided_verdict
             continue
         yield failed(
-            left.span.path,
-            f"{quoted(left)} runs in the background, and the script ends without waiting for it: Slurm then kills it.",
-            at=left,
+            command.span.path,
+            f"{quoted(command)} runs in the background, and the script ends without waiting for it: Slurm then kills"
+            " it.",
+            at=command,
             remedy="Remove the `&`, or write `wait` at the end of the script.",
         )

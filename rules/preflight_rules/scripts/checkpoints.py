@@ -21,11 +21,11 @@ from preflight_rules.launches import (
     not_on_several_ranks,
     on_several_nodes,
     runs_program,
-    stated,
+    subject_claims,
 )
 from preflight_rules.sizes.parallel_sizes import setups
 
-_EACH_NODE = "the first rank of every node"
+_FIRST_RANK_OF_EACH_NODE = "the first rank of every node"
 _EVERY_RANK = "every rank"
 
 
@@ -52,22 +52,22 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     Known limits: Whether the path is shared is not known from files, nor the number of nodes where no launch runs the
     script. With local disks one copy per node may be intended; then put the node into the path.
     """
-    reported: set[str] = set()
-    for subject, written in stated(job, "checkpoint_written"):
-        guard = written.because[0] if written.because else written
-        if _EACH_NODE not in texts(written.value) or definitely_on_one_node(job, written):
+    reported_paths: set[str] = set()
+    for subject, write in subject_claims(job, "checkpoint_written"):
+        guard = write.because[0] if write.because else write
+        if _FIRST_RANK_OF_EACH_NODE not in texts(write.value) or definitely_on_one_node(job, write):
             yield passed(subject)
         elif not runs_program(job):
-            yield unknown(subject, "no launch runs this script", at=written)
-        elif written.span.path not in reported:
+            yield unknown(subject, "no launch runs this script", at=write)
+        elif write.span.path not in reported_paths:
             # A script that uses the local rank in one place does so in all: one finding is enough.
-            reported.add(written.span.path)
-            nodes = on_several_nodes(job, written)
-            where = f"each of the {nodes} nodes has one" if nodes else "started on several nodes, each has one"
+            reported_paths.add(write.span.path)
+            nodes = on_several_nodes(job, write)
+            node_text = f"each of the {nodes} nodes has one" if nodes else "started on several nodes, each has one"
             yield failed(
                 subject,
-                f"{quoted(guard)} lets local rank 0 write {quoted(written)}; {where}, and all write the same path.",
-                at=written,
+                f"{quoted(guard)} lets local rank 0 write {quoted(write)}; {node_text}, and all write the same path.",
+                at=write,
                 also=((guard, "true once on every node"),),
                 remedy="Use the global rank (dist.get_rank() == 0, or RANK), or put the node rank into the path.",
             )
@@ -95,12 +95,14 @@ def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only reported where the script itself shows that every rank reaches it.
     """
-    for subject, made in stated(job, "folder_made"):
-        yield not_on_several_ranks(job, subject, made, f"the ranks that run {quoted(made)} are unknown") or failed(
+    for subject, creation in subject_claims(job, "folder_made"):
+        yield not_on_several_ranks(
+            job, subject, creation, f"the ranks that run {quoted(creation)} are unknown"
+        ) or failed(
             subject,
-            f"{quoted(made)} is not under a condition on the rank: if two ranks reach it at once, one ends with"
+            f"{quoted(creation)} is not under a condition on the rank: if two ranks reach it at once, one ends with"
             " FileExistsError.",
-            at=made,
+            at=creation,
             remedy="Add exist_ok=True, and let only rank 0 create it.",
         )
 
@@ -149,21 +151,22 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
 
     Known limits: Calls between the two whose names suggest that they wait, save or train count as a barrier.
     """
-    for subject, changed in stated(job, "shared_path"):
-        kind = next(iter(texts(changed.value)), "")
-        if not changed.alternatives:
-            yield unknown(subject, f"whether others read what {quoted(changed)} writes depends on the run", at=changed)
+    for subject, change in subject_claims(job, "shared_path"):
+        kind = next(iter(texts(change.value)), "")
+        if not change.alternatives:
+            yield unknown(
+                subject, f"whether other ranks read what {quoted(change)} writes is known only at run time", at=change
+            )
             continue
-        early = not_on_several_ranks(job, subject, changed, f"the ranks that run {quoted(changed)} are unknown")
-        if early is not None:
-            yield early
+        if verdict := not_on_several_ranks(job, subject, change, f"the ranks that run {quoted(change)} are unknown"):
+            yield verdict
             continue
         fault, remedy = _RACES[kind]
         yield failed(
             subject,
-            f"{quoted(changed)} {fault}.",
-            at=changed,
-            also=tuple((claim, "used here by every rank") for claim in changed.because),
+            f"{quoted(change)} {fault}.",
+            at=change,
+            also=tuple((claim, "used here by every rank") for claim in change.because),
             remedy=remedy,
         )
 
@@ -191,17 +194,17 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     Known limits: Only reported where the script itself shows that every rank reaches it; a call in a function whose
     callers are unknown is not reported.
     """
-    for subject, written in stated(job, "checkpoint_written"):
-        if _EVERY_RANK not in texts(written.value) or definitely_one_rank(job, written):
+    for subject, write in subject_claims(job, "checkpoint_written"):
+        if _EVERY_RANK not in texts(write.value) or definitely_one_rank(job, write):
             yield passed(subject)
-        elif not runs_program(job) or written.condition:
-            reason = f"the branch `{written.condition}`" if written.condition else "who runs this"
-            yield unknown(subject, f"whether every rank reaches {quoted(written)} is unknown: {reason}", at=written)
+        elif not runs_program(job) or write.condition:
+            reason = f"the branch `{write.condition}`" if write.condition else "who runs this"
+            yield unknown(subject, f"whether every rank reaches {quoted(write)} is unknown: {reason}", at=write)
         else:
             yield failed(
                 subject,
-                f"{quoted(written)} is not under a condition on the rank: every rank writes the same file at once.",
-                at=written,
+                f"{quoted(write)} is not under a condition on the rank: every rank writes the same file at once.",
+                at=write,
                 remedy="Write it on one rank (if dist.get_rank() == 0:), or put the rank into the path.",
             )
 
@@ -213,7 +216,7 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     otherwise="no script writes and reads weights of a model that it wraps",
 )
 def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
-    """Weights are written from a wrapped model and read into a bare one, or the other way round.
+    """Weights are written from a wrapped model and read into an unwrapped model, or the other way round.
 
     What it checks: A file that one launch or line writes with `torch.save(model.state_dict(), path)` and another reads
     with `load_state_dict(torch.load(path))` has the keys of both models: both are in DistributedDataParallel or
@@ -230,27 +233,27 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     Known limits: Paths known only at run time are not compared. If the reading is under a condition, as on a resume,
     the finding is a warning. A script that handles the prefix, or passes strict=False, is not judged.
     """
-    saved = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
-    for subject, _, launch, loaded in each_claim(job, "loaded_weights"):
-        paths = {posixpath.normpath(text) for text in texts(loaded.value)}
-        of = [c for c in saved if paths & {posixpath.normpath(text) for text in texts(c.value)}]
-        if not of:
-            yield undecided(subject, (loaded,), launch) or passed(subject)
+    saves = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
+    for subject, _, launch, load in each_claim(job, "loaded_weights"):
+        paths = {posixpath.normpath(text) for text in texts(load.value)}
+        writes = [c for c in saves if paths & {posixpath.normpath(text) for text in texts(c.value)}]
+        if not writes:
+            yield undecided(subject, (load,), launch) or passed(subject)
             continue
-        kinds = {texts(claim.because[0].value) for claim in of}
-        read = texts(loaded.because[0].value)
-        if read in kinds:
+        written_kinds = {texts(claim.because[0].value) for claim in writes}
+        read_kind = texts(load.because[0].value)
+        if read_kind in written_kinds:
             yield passed(subject)
             continue
-        keys, model = ("begin with", "bare") if read == ("bare",) else ("lack", "wrapped")
+        key_text, model = ("begin with", "bare") if read_kind == ("bare",) else ("lack", "wrapped")
         yield failed(
             subject,
-            f"{quoted(loaded)} reads the file that {placed(of[0])} writes, whose keys {keys} the wrapper's `module.`: "
-            f"the {model} model accepts none of them.",
-            at=loaded,
-            also=((of[0], "written here"),),
+            f"{quoted(load)} reads the file that {placed(writes[0])} writes, whose keys {key_text} the wrapper's"
+            f" `module.`: the {model} model accepts none of them.",
+            at=load,
+            also=((writes[0], "written here"),),
             remedy="Write model.module.state_dict(), and read it before the model is wrapped.",
-            severity=Severity.WARNING if loaded.condition else None,
+            severity=Severity.WARNING if load.condition else None,
         )
 
 
@@ -275,9 +278,9 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
 
     Known limits: A shared /tmp is not recognized; paths known only at run time are not judged.
     """
-    for subject, read in stated(job, "local_checkpoint_read"):
+    for subject, read in subject_claims(job, "local_checkpoint_read"):
         nodes = on_several_nodes(job, read)
-        wrote = read.because[0]
+        write = read.because[0]
         undecided_verdict = undecided(subject, (read,))
         if definitely_on_one_node(job, read):
             yield passed(subject)
@@ -288,10 +291,10 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(read)} reads on all {nodes} nodes a file that {quoted(wrote)} (line {wrote.span.line}) "
+                f"{quoted(read)} reads on all {nodes} nodes a file that {quoted(write)} (line {write.span.line}) "
                 f"writes only to the first node's disk.",
                 at=read,
-                also=((wrote, "rank 0 alone"),),
+                also=((write, "rank 0 alone"),),
                 remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
             )
 
@@ -337,9 +340,9 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
         if not interval or not steps:
             continue
         verdict = undecided(setup.subject, (*interval, *steps), setup.launch)
-        every, whole = setup.number("save_interval"), setup.number("train_steps")
-        if verdict is None and every and whole and every > whole > 1000:
-            several = setup.launch is not None and certainly_several(nodes_spanned(job, setup.launch)[0])
+        save_interval, train_steps = setup.number("save_interval"), setup.number("train_steps")
+        if verdict is None and save_interval and train_steps and save_interval > train_steps > 1000:
+            is_multi_node = setup.launch is not None and certainly_several(nodes_spanned(job, setup.launch)[0])
             verdict = failed(
                 setup.subject,
                 f"{quoted(interval[0])} is longer than the training ({placed(steps[0])}): nothing is saved before its"
@@ -347,7 +350,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
                 at=interval[0],
                 also=((steps[0], "the length of the whole run"),),
                 remedy="Use an interval no longer than the work that you can afford to lose.",
-                severity=None if several else Severity.INFO,
+                severity=None if is_multi_node else Severity.INFO,
             )
         yield verdict or passed(setup.subject)
 
@@ -373,15 +376,15 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
 
     Fix: Save often, and let the launch resume from the newest checkpoint.
 
-    Known limits: A program that finds its last checkpoint itself is fine.
+    Known limits: A program that finds its last checkpoint itself is correct, but reported.
     """
-    places, launch = question.claims, question.of.launch
+    claims, launch = question.claims, question.of.launch
     if _may_resume(launch) or question.of.job.setting("hand_off_signal", launch.scope):
         return None
     return failed(
         question.subject,
-        f"{quoted(places[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
-        at=places[0],
+        f"{quoted(claims[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
+        at=claims[0],
         also=((launch, "starts from scratch"),),
         remedy="Save often, and let the launch resume from the newest checkpoint.",
         severity=None if launch.program else Severity.INFO,
@@ -389,17 +392,17 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
 
 
 def _preemptible_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
-    found = [
+    claims = [
         claim
         for claim in job.setting("partition", scope)
         if any(_PREEMPTIBLE.search(text.lower()) for text in texts(claim.value)) or not claim.alternatives
     ]
-    found.extend(
+    claims.extend(
         claim
         for claim in job.about("node_label")
         if any(pattern.fullmatch(text) for text in texts(claim.value) for pattern in _SPOT_LABELS)
     )
-    return tuple(found)
+    return tuple(claims)
 
 
 def _may_resume(launch: Launch) -> bool:

@@ -23,7 +23,7 @@ from preflight_rules.launches import (
     ranks_started,
     runs_program,
     started_files,
-    stated,
+    subject_claims,
 )
 
 _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
@@ -54,15 +54,15 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     which counts its epochs itself, and scripts driven by a library that calls set_epoch are not reported. A loop in
     another file is not seen: then it is unknown, and the confidence is medium.
     """
-    seen: set[tuple[str, int, int]] = set()
+    seen_samplers: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for shuffle in job.about("sampler_shuffle", scope):
             sampler = next((c for c in shuffle.because if c.quantity == "distributed_sampler"), shuffle)
             key = (sampler.span.path, sampler.span.line, sampler.span.column)
             name = next(iter(texts(sampler.value)), "")
-            if key in seen or _EVALUATION.search(name):
+            if key in seen_samplers or _EVALUATION.search(name):
                 continue
-            seen.add(key)
+            seen_samplers.add(key)
             path = sampler.span.path
             loops = [c for c in job.about("loop_over_epochs", scope) if c.span.path == path]
             if isinstance(shuffle.value, Unresolved):
@@ -112,17 +112,17 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
     """
     for subject, scope, _, shuffle in each_claim(job, "dataloader_shuffle"):
         loader = next((c for c in shuffle.because if c.quantity == "dataloader"), None)
-        given = [c for c in job.about("dataloader_sampler", scope) if loader in c.because]
-        if loader is None or not given:
+        samplers = [c for c in job.about("dataloader_sampler", scope) if loader in c.because]
+        if loader is None or not samplers:
             continue
         if isinstance(shuffle.value, Unresolved):
             yield unknown(subject, f"{quoted(shuffle)} is unknown: {shuffle.value.why}", at=shuffle)
-        elif shuffle.alternatives == (True,) and _is_definitely_sampler(job, given[0]):
+        elif shuffle.alternatives == (True,) and _is_definitely_sampler(job, samplers[0]):
             yield failed(
                 subject,
-                f"{quoted(shuffle)} is given together with {quoted(given[0])}: torch raises ValueError.",
+                f"{quoted(shuffle)} is given together with {quoted(samplers[0])}: torch raises ValueError.",
                 at=shuffle,
-                also=((given[0], "the sampler"),),
+                also=((samplers[0], "the sampler"),),
                 remedy="Drop `shuffle=True`; a DistributedSampler shuffles by itself.",
                 fix=make_fix("write shuffle=False", replace_text(shuffle, "True", "False"), safe=True),
             )
@@ -134,8 +134,10 @@ def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:
     name = next(iter(texts(sampler.value)), "")
     if "(" in name:
         return " if " not in name
-    built = [c for c in job.about("distributed_sampler") if name in c.alternatives and c.span.path == sampler.span.path]
-    return any(c.condition in ("", sampler.condition) for c in built)
+    samplers = [
+        c for c in job.about("distributed_sampler") if name in c.alternatives and c.span.path == sampler.span.path
+    ]
+    return any(c.condition in ("", sampler.condition) for c in samplers)
 
 
 @rule(
@@ -158,28 +160,28 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
 
     Known limits: A reader that splits each file among the ranks needs only one, so this is a warning.
     """
-    seen: set[tuple[str, int, int]] = set()
+    seen_lists: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
-        ranks, because = ranks_started(job, scope)
+        ranks, rank_claims = ranks_started(job, scope)
         for shards in job.about("shard_list", scope):
             key = (shards.span.path, shards.span.line, shards.span.column)
             lengths = [len(value) for value in shards.alternatives if isinstance(value, tuple)]
-            if key in seen or not because:
+            if key in seen_lists or not rank_claims:
                 continue
-            seen.add(key)
-            undecided_verdict = why_unresolved((shards, *because), launch)
-            started = numbers(ranks)
-            if undecided_verdict is not None or not lengths or not started:
-                why = undecided_verdict[1] if undecided_verdict else "a value known only at run time"
-                yield unknown(subject, f"whether there is a shard for each rank is unknown: {why}", at=shards)
-            elif max(lengths) < min(started) and max(lengths) > 1:
+            seen_lists.add(key)
+            unresolved = why_unresolved((shards, *rank_claims), launch)
+            rank_counts = numbers(ranks)
+            if unresolved is not None or not lengths or not rank_counts:
+                reason = unresolved[1] if unresolved else "a value known only at run time"
+                yield unknown(subject, f"whether there is a shard for each rank is unknown: {reason}", at=shards)
+            elif max(lengths) < min(rank_counts) and max(lengths) > 1:
                 yield failed(
                     subject,
-                    f"{quoted(shards)[:80]} lists {max(lengths)} files for {min(started)} ranks:"
-                    f" {min(started) - max(lengths)} ranks may get none.",
+                    f"{quoted(shards)[:80]} lists {max(lengths)} files for {min(rank_counts)} ranks:"
+                    f" {min(rank_counts) - max(lengths)} ranks may get none.",
                     at=shards,
-                    also=tuple((c, "ranks") for c in distinct(because)),
-                    remedy=f"Split the data into a multiple of {min(started)} files, or start fewer ranks.",
+                    also=tuple((c, "ranks") for c in distinct(rank_claims)),
+                    remedy=f"Split the data into a multiple of {min(rank_counts)} files, or start fewer ranks.",
                 )
             else:
                 yield passed(subject)
@@ -212,12 +214,12 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
     Known limits: The duration of the work is not known from files; with a small data set it is short enough. In a
     script driven by a library's trainer, which has its own timeout, the finding is informational.
     """
-    seen: set[str] = set()
+    seen_paths: set[str] = set()
     for subject, scope, launch in subjects(job):
-        work = [c for c in job.about("serial_work", scope) if c.span.path not in seen]
+        work = [c for c in job.about("serial_work", scope) if c.span.path not in seen_paths]
         if not work:
             continue
-        seen.update(c.span.path for c in work)
+        seen_paths.update(c.span.path for c in work)
         timeouts = job.setting("process_group_timeout_s", scope)
         undecided_verdict = undecided(subject, timeouts, launch)
         limits = numbers(job_value(timeouts)) if timeouts else ()
@@ -228,11 +230,11 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
         elif not timeouts and not runs_program(job) and not _starts_group(job, work[0]):
             yield unknown(subject, "no file of the job starts a process group", at=work[0])
         else:
-            shown = f"{quoted(timeouts[0])} ({min(limits)} s)" if limits else "the default, 10 or 30 minutes"
+            limit_text = f"{quoted(timeouts[0])} ({min(limits)} s)" if limits else "the default, 10 or 30 minutes"
             yield failed(
                 subject,
                 f"{quoted(work[0])} runs on one rank while the others wait (line {work[0].span.line}); they"
-                f" time out after {shown}.",
+                f" time out after {limit_text}.",
                 at=work[0],
                 also=(
                     *((claim, "more such work") for claim in work[1:4]),
@@ -245,8 +247,8 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
 
 def _starts_group(job: Job, work: Claim) -> bool:
     """Return whether the file that contains the work starts a process group itself."""
-    stated = (*job.about("backend"), *job.about("process_group_timeout_s"))
-    return any(claim.span.path == work.span.path and claim.source == "python" for claim in stated)
+    claims = (*job.about("backend"), *job.about("process_group_timeout_s"))
+    return any(claim.span.path == work.span.path and claim.source == "python" for claim in claims)
 
 
 def _is_helper(job: Job, work: Claim) -> bool:
@@ -277,42 +279,44 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
     its default only where that is certain.
     """
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
-        for subject, given in stated(job, quantity):
-            workers = _loader_claim(job, "dataloader_workers", given)
+        for subject, argument in subject_claims(job, quantity):
+            workers = _loader_claim(job, "dataloader_workers", argument)
             counts = numbers(workers.value) if workers is not None else (0,)
-            needs = all(value not in (None, False) for value in given.alternatives) and bool(given.alternatives)
+            needs_workers = all(value not in (None, False) for value in argument.alternatives) and bool(
+                argument.alternatives
+            )
             if workers is not None and isinstance(workers.value, Unresolved):
-                yield unknown(subject, f"{quoted(given)} is unknown: {workers.value.why}", at=given)
-            elif needs and counts and max(counts) == 0:
+                yield unknown(subject, f"{quoted(argument)} is unknown: {workers.value.why}", at=argument)
+            elif needs_workers and counts and max(counts) == 0:
                 yield failed(
                     subject,
-                    f"{quoted(given)} needs worker processes, but num_workers is 0: DataLoader refuses it.",
-                    at=given,
+                    f"{quoted(argument)} needs worker processes, but num_workers is 0: DataLoader raises ValueError.",
+                    at=argument,
                     also=((workers, "no workers"),) if workers is not None else (),
                     remedy="Set num_workers, or remove the argument.",
                 )
             else:
                 yield passed(subject)
-    for subject, sampler in stated(job, "dataloader_sampler"):
+    for subject, sampler in subject_claims(job, "dataloader_sampler"):
         if not sampler.spelling.startswith("batch_sampler"):
             continue
-        excluded = [claim for claim in _excluded(job, sampler) if claim.condition == sampler.condition]
-        if excluded:
+        conflicts = [claim for claim in _conflicting_arguments(job, sampler) if claim.condition == sampler.condition]
+        if conflicts:
             yield failed(
                 subject,
-                f"{quoted(excluded[0])} is given together with {quoted(sampler)}, which already covers them:"
+                f"{quoted(conflicts[0])} is given together with {quoted(sampler)}, which already covers them:"
                 f" DataLoader raises ValueError.",
-                at=excluded[0],
+                at=conflicts[0],
                 also=((sampler, "the batch sampler"),),
                 remedy="Remove batch_size, shuffle, sampler and drop_last when using a batch_sampler.",
             )
         else:
-            others = [_loader_claim(job, quantity, sampler) for quantity, _ in _EXCLUDED]
-            yield undecided(subject, [claim for claim in others if claim is not None]) or passed(subject)
+            related = [_loader_claim(job, quantity, sampler) for quantity, _ in _EXCLUDED]
+            yield undecided(subject, [claim for claim in related if claim is not None]) or passed(subject)
 
 
 def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
-    """Return the claim about another quantity of the same loader."""
+    """Return the claim about a quantity of the loader that `other` is about; None if there is none."""
     return next((claim for claim in job.about(quantity) if set(claim.because) & set(other.because)), None)
 
 
@@ -320,13 +324,13 @@ def _loader_claim(job: Job, quantity: str, other: Claim) -> Claim | None:
 _EXCLUDED = (("dataloader_batch_size", 1), ("dataloader_shuffle", False), ("dataloader_drop_last", False))
 
 
-def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
-    for quantity, harmless in _EXCLUDED:
+def _conflicting_arguments(job: Job, sampler: Claim) -> Iterator[Claim]:
+    for quantity, default in _EXCLUDED:
         claim = _loader_claim(job, quantity, sampler)
         if (
             claim is not None
             and claim.alternatives
-            and all(value not in (harmless, None) for value in claim.alternatives)
+            and all(value not in (default, None) for value in claim.alternatives)
         ):
             yield claim
 
@@ -334,12 +338,13 @@ def _excluded(job: Job, sampler: Claim) -> Iterator[Claim]:
 _FAULTS = {
     "stream": "yields the same samples on every rank, because its input does not depend on the rank",
     "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
-    "paddle_loader": "shuffles the whole data set on every card, as it has no batch sampler that gives each its part",
+    "paddle_loader": "shuffles the whole data set on every GPU, as it has no batch sampler that gives each rank its"
+    " part",
     "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
     "hub": "streams every sample to every rank: nothing in the script divides the data set",
 }
-_REMEDY = {
+_REMEDIES = {
     "stream": "Divide in __iter__ by rank and by get_worker_info(), into parts of the same size.",
     "loader": "Pass sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
     "paddle_loader": "Pass batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
@@ -376,13 +381,13 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     library gets (`accelerator.prepare`, `trainer.fit`) counts as divided; where the program cannot be followed, so does
     every loader of a script that uses such a library.
     """
-    for subject, sampler in stated(job, "sampler_of_local_rank"):
-        several = on_several_nodes(job, sampler)
-        if several:
+    for subject, sampler in subject_claims(job, "sampler_of_local_rank"):
+        node_count = on_several_nodes(job, sampler)
+        if node_count:
             yield failed(
                 subject,
-                f"{quoted(sampler)} counts from 0 on each of the {several} nodes: all nodes read the same part of the"
-                " data, and the rest is never read.",
+                f"{quoted(sampler)} counts from 0 on each of the {node_count} nodes: all nodes read the same part of"
+                " the data, and the rest is never read.",
                 at=sampler,
                 remedy="Give the rank in the whole job: dist.get_rank(), or leave the argument out.",
             )
@@ -390,25 +395,20 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
         else:
             yield unknown(subject, f"the number of nodes that run {quoted(sampler)} is unknown", at=sampler)
-    for subject, whole in stated(job, "data_unsplit"):
-        kind = joined(whole.alternatives)
-        if definitely_one_rank(job, whole):
+    for subject, unsplit in subject_claims(job, "data_unsplit"):
+        kind = joined(unsplit.alternatives)
+        if definitely_one_rank(job, unsplit):
             yield passed(subject)
-        elif not runs_program(job) or (job.about("training_framework") and not whole.because):
-            yield unknown(subject, f"another file may divide {quoted(whole)} among the ranks", at=whole)
+        elif not runs_program(job) or (job.about("training_framework") and not unsplit.because):
+            yield unknown(subject, f"another file may divide {quoted(unsplit)} among the ranks", at=unsplit)
         elif not job.launches and not job.about("starts_processes"):
-            yield unknown(subject, "a plain line of python starts one process", at=whole)
+            yield unknown(subject, "no launch line starts several processes", at=unsplit)
         else:
-            yield failed(
-                subject,
-                f"{quoted(whole)} {_FAULTS[kind]}.",
-                at=whole,
-                remedy=_REMEDY[kind],
-            )
+            yield failed(subject, f"{quoted(unsplit)} {_FAULTS[kind]}.", at=unsplit, remedy=_REMEDIES[kind])
 
 
 _SHARE_FAULTS = {
-    "clamp": "truncates the last rank's share, while those of the others are rounded up",
+    "clamp": "truncates the last rank's share, while the other ranks' shares are rounded up",
     "rest": "gives the remainder to the last rank only",
     "stride": "gives the first ranks one more sample than the others",
     "stream": "deals out a stream of unknown length, so that some ranks get more samples than others",
@@ -440,16 +440,16 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 
     Fix: Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
 
-    Known limits: Code elsewhere that balances the shares, as by a step limit, is not found.
+    Known limits: Code in other functions that balances the shares, such as a step limit, is not found.
     """
-    for subject, share in stated(job, "uneven_shards"):
+    for subject, share in subject_claims(job, "uneven_shards"):
         kind = joined(share.alternatives)
         if definitely_one_rank(job, share) or (kind in ("files", "readers") and _has_servers(job, share)):
             yield passed(subject)
             continue
-        joined_by = job.about("joins_uneven")
-        if joined_by:
-            yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
+        joins = job.about("joins_uneven")
+        if joins:
+            yield unknown(subject, f"{quoted(joins[0])} may let the ranks end together", at=joins[0])
             continue
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
@@ -473,9 +473,9 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
 def _divides_evenly(job: Job, share: Claim) -> bool:
     """Return whether the number of files is a multiple of the number of ranks, as far as both are known."""
     counts = [numbers(claim.value) for claim in job.about("divided_items", share.scope) if claim.span == share.span]
-    ranks = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]
-    known = bool(counts and ranks) and all(counts) and all(ranks)
-    return known and all(n % size == 0 for n in counts[0] for each in ranks for size in each)
+    rank_counts = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, share)]
+    is_known = bool(counts and rank_counts) and all(counts) and all(rank_counts)
+    return is_known and all(n % size == 0 for n in counts[0] for each in rank_counts for size in each)
 
 
 def _has_servers(job: Job, share: Claim) -> bool:
@@ -487,7 +487,7 @@ def _has_servers(job: Job, share: Claim) -> bool:
 _FILE_LIST_NAMES = re.compile(r"file|path|shard|part|data", re.IGNORECASE)
 
 
-def _is_of_files(claim: Claim) -> bool:
+def _is_file_list(claim: Claim) -> bool:
     return _FILE_LIST_NAMES.search(claim.spelling.partition("[")[0]) is not None
 
 
@@ -505,8 +505,8 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
     get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
     each rank, or for each trainer that has parameter servers.
 
-    Why it matters: Some ranks get no file; with a share that is rounded down, none does. They stop at their first read,
-    or run no step while the others wait for them.
+    Why it matters: Some ranks get no file; with a share that is rounded down, no rank does. A rank without files stops
+    at its first read, or runs no step while the others wait for it.
 
     Example: `fleet.util.get_file_shard(["a.txt", "b.txt", "c.txt"])` with `--trainer_num 4`.
 
@@ -515,23 +515,23 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
     Known limits: A list in a folder of the tree, or in a settings file next to the program, may not be the one that the
     job is given. Ranks that do not wait for each other may have nothing to do.
     """
-    for subject, scope, launch, claim in each_claim(job, "divided_items", where=_is_of_files):
+    for subject, scope, launch, claim in each_claim(job, "divided_items", where=_is_file_list):
         trainers = job.setting("ps_workers", scope)
-        size, because = (job_value(trainers), trainers) if trainers else ranks_started(job, scope)
-        found = numbers(size)
-        if not found or launch is None:
+        size, rank_claims = (job_value(trainers), trainers) if trainers else ranks_started(job, scope)
+        rank_counts = numbers(size)
+        if not rank_counts or launch is None:
             yield unknown(subject, "the number of ranks is not known", at=claim)
             continue
-        counted = max(numbers(claim.value), default=0)
-        if counted >= min(found):
+        item_count = max(numbers(claim.value), default=0)
+        if item_count >= min(rank_counts):
             yield passed(subject)
             continue
-        where = claim.because[0] if claim.because else claim
+        length_claim = claim.because[0] if claim.because else claim
         yield failed(
             subject,
-            f"{quoted(claim)} divides {counted} items among {joined(found)} ranks: some of them get none.",
+            f"{quoted(claim)} divides {item_count} items among {joined(rank_counts)} ranks: some of them get none.",
             at=claim,
-            also=((where, f"{counted} items"), *((each, "the ranks") for each in because[:1])),
+            also=((length_claim, f"{item_count} items"), *((each, "the ranks") for each in rank_claims[:1])),
             remedy="Write at least as many files as there are ranks, or start fewer ranks.",
         )
 
@@ -551,9 +551,9 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
 
     Fix: Give every rank the same batch size.
 
-    Known limits: A script that weights its gradients by batch size itself is correct.
+    Known limits: A script that weights its gradients by batch size itself is correct, but reported.
     """
-    for subject, size in stated(job, "batch_size_of_rank"):
+    for subject, size in subject_claims(job, "batch_size_of_rank"):
         yield not_on_several_ranks(job, subject, size, f"no launch runs the loader of {quoted(size)}") or failed(
             subject,
             f"The batch size `{joined(size.alternatives)}` differs between ranks, but their gradients are averaged"
@@ -563,14 +563,14 @@ def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
-_ORDERS = {
+_ORDER_FAULTS = {
     "no seed": "shuffles without a seed, so that each rank has a different order",
     "seed of each rank": "is shuffled with a seed that depends on the rank, so that each rank has a different order",
     "unsorted": "has the order of the file system, which may differ between nodes",
     "set": "has the order of a set, which differs between processes unless PYTHONHASHSEED is set",
 }
 #: The remedy by kind of order.
-_ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
+_ORDER_REMEDIES = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...))`."}
 
 
 @rule(
@@ -583,7 +583,8 @@ _ORDERED = {"unsorted": "Sort the list.", "set": "Sort the list: `sorted(set(...
 def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
     """Each rank numbers the items of a set, whose order differs between processes.
 
-    What it checks: A table from names to numbers (classes, identities, a vocabulary) is not built by enumerating a set.
+    What it checks: A mapping from names to numbers (classes, identities, a vocabulary) is not built by enumerating a
+    set.
 
     Why it matters: Python orders a set of strings by hashes that are drawn at the start of each process. Rank 0 trains
     class 3 with the images of rank 1's class 7, and a later start reads the checkpoint with other numbers. Nothing
@@ -596,7 +597,7 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
     Known limits: A set of whole numbers has the same order in all processes; only `int(...)` items show that a set
     holds whole numbers.
     """
-    for subject, table in stated(job, "numbered_set"):
+    for subject, table in subject_claims(job, "numbered_set"):
         if job.about("env.PYTHONHASHSEED"):
             yield passed(subject)
             continue
@@ -609,7 +610,7 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: Calls that divide data that is already divided.
+#: The fault of each call that divides data again.
 _DIVIDED_TWICE = {
     "DataLoader": "has a sampler that gives each rank a part, and data that is already the rank's part",
     "prepare": "divides a loader whose sampler already divides its data",
@@ -638,7 +639,7 @@ def data_divided_twice(job: Job) -> Iterator[Verdict]:
 
     Known limits: A user-defined sampler counts if it stores its rank.
     """
-    for subject, divided in stated(job, "data_divided_twice"):
+    for subject, divided in subject_claims(job, "data_divided_twice"):
         if undecided_verdict := undecided(subject, (divided,)):
             yield undecided_verdict
             continue
@@ -672,16 +673,16 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
 
     Known limits: A seed that is set in another file is not seen.
     """
-    for subject, order in stated(job, "shard_order"):
+    for subject, order in subject_claims(job, "shard_order"):
         kind = joined(order.alternatives)
         if kind == "set" and job.about("env.PYTHONHASHSEED"):
             yield passed(subject)
             continue
         yield not_on_several_ranks(job, subject, order) or failed(
             subject,
-            f"{quoted(order)} {_ORDERS[kind]}: the parts of the ranks"
+            f"{quoted(order)} {_ORDER_FAULTS[kind]}: the parts of the ranks"
             f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
             at=order,
-            remedy=_ORDERED.get(kind, "Shuffle with the same seed on every rank."),
+            remedy=_ORDER_REMEDIES.get(kind, "Shuffle with the same seed on every rank."),
             severity=Severity.INFO if kind == "unsorted" and not on_several_nodes(job, order) else None,
         )

@@ -14,7 +14,14 @@ from preflight.model.job.value import Scalar, numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
 from preflight.plugins.claim_text import counted, joined, placed, quoted, why_unresolved
 from preflight.plugins.questions import LaunchQuestion, launches_with, subjects
-from preflight_rules.launches import certainly_several, launches_of, nodes_of, ranks_started, started_files, stated
+from preflight_rules.launches import (
+    certainly_several,
+    launches_of,
+    nodes_of,
+    ranks_started,
+    started_files,
+    subject_claims,
+)
 
 _STARTERS = frozenset(
     {"torchrun", "torch.distributed.launch", "deepspeed", "accelerate", "srun", "mpirun", "horovodrun", "paddle"}
@@ -43,21 +50,21 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
 
     Known limits: A script that reads any of these variables may not spawn under a launcher, and is not judged.
     """
-    for subject, spawns in stated(job, "spawned_processes"):
-        for launch in launches_of(job, spawns):
+    for subject, spawn in subject_claims(job, "spawned_processes"):
+        for launch in launches_of(job, spawn):
             processes = job.setting("processes_per_node", launch.scope)
             if launch.launcher not in _STARTERS or not processes:
                 continue
-            verdict = undecided(subject, (spawns, *processes) if numbers(spawns.value) else processes, launch)
-            counts = numbers(spawns.value)
+            verdict = undecided(subject, (spawn, *processes) if numbers(spawn.value) else processes, launch)
+            counts = numbers(spawn.value)
             if verdict is None and not (
-                not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawns.condition
+                not certainly_several(job_value(processes)) or (counts and max(counts) == 1) or spawn.condition
             ):
                 verdict = failed(
                     subject,
-                    f"{quoted(spawns)} starts all ranks of the node in each of the"
+                    f"{quoted(spawn)} starts all ranks of the node in each of the"
                     f" {joined(numbers(job_value(processes)))} processes that {launch.launcher} starts there.",
-                    at=spawns,
+                    at=spawn,
                     also=((processes[0], "started already"),),
                     remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
                     " RANK and WORLD_SIZE.",
@@ -86,36 +93,36 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only judged where a script spawns once and gives one world size.
     """
-    found = list(stated(job, "spawned_processes"))
-    for subject, spawns in found:
-        own = [c for c in job.about("world_size") if c.span.path == spawns.span.path and c.source == "python"]
-        masks = [c for c in job.about("env.CUDA_VISIBLE_DEVICES") if c.span.path == spawns.span.path]
-        nccl = any("nccl" in texts(c.value) for c in job.about("backend") if c.span.path == spawns.span.path)
-        bounds = [(own[0], "ranks of the group", "the group has")] if len(own) == 1 else []
-        if nccl and len(masks) == 1:
+    spawn_claims = list(subject_claims(job, "spawned_processes"))
+    for subject, spawn in spawn_claims:
+        world_sizes = [c for c in job.about("world_size") if c.span.path == spawn.span.path and c.source == "python"]
+        masks = [c for c in job.about("env.CUDA_VISIBLE_DEVICES") if c.span.path == spawn.span.path]
+        uses_nccl = any("nccl" in texts(c.value) for c in job.about("backend") if c.span.path == spawn.span.path)
+        bounds = [(world_sizes[0], "ranks of the group", "the group has")] if len(world_sizes) == 1 else []
+        if uses_nccl and len(masks) == 1:
             bounds.append((masks[0], "visible GPUs", "the script leaves visible"))
-        if not bounds or sum(1 for _, other in found if other.span.path == spawns.span.path) > 1:
+        if not bounds or sum(1 for _, other in spawn_claims if other.span.path == spawn.span.path) > 1:
             continue
-        for bound, note, has in bounds:
-            most = _devices_of(bound) if bound in masks else numbers(bound.value)
-            requested = numbers(spawns.value)
-            verdict = undecided(subject, (spawns, bound))
-            if verdict is None and requested and most and min(requested) > max(most):
+        for bound, note, limit_text in bounds:
+            limits = _device_counts(bound) if bound in masks else numbers(bound.value)
+            requested = numbers(spawn.value)
+            verdict = undecided(subject, (spawn, bound))
+            if verdict is None and requested and limits and min(requested) > max(limits):
                 verdict = failed(
                     subject,
-                    f"{quoted(spawns)} starts {min(requested)} processes, but {has} {max(most)} according to "
+                    f"{quoted(spawn)} starts {min(requested)} processes, but {limit_text} {max(limits)} according to "
                     f"{placed(bound)}.",
-                    at=spawns,
+                    at=spawn,
                     also=((bound, note),),
                     remedy="Derive both from one number, such as torch.cuda.device_count().",
                 )
             yield verdict or passed(subject)
 
 
-def _devices_of(mask: Claim) -> tuple[int, ...]:
-    """Return the number of devices in a literal device list; empty if it names none by number."""
-    listed = [text.split(",") for text in texts(mask.value)]
-    return tuple(len(items) for items in listed if all(is_whole_number(item.strip()) for item in items))
+def _device_counts(mask: Claim) -> tuple[int, ...]:
+    """Return the number of devices in each literal device list; a list that does not consist of numbers is left out."""
+    device_lists = [text.split(",") for text in texts(mask.value)]
+    return tuple(len(items) for items in device_lists if all(is_whole_number(item.strip()) for item in items))
 
 
 @rule(
@@ -142,16 +149,16 @@ def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
     not need a full core.
     """
     workers, processes, cores, tasks = question.of
-    requested = lift(_product_of, as_int(job_value(workers)), as_int(job_value(processes)))
-    granted = lift(_product_of, as_int(job_value(cores)), as_int(job_value(tasks)))
-    needs, has = numbers(requested), numbers(granted)
-    if not needs or not has:
+    worker_product = lift(_product_of, as_int(job_value(workers)), as_int(job_value(processes)))
+    core_product = lift(_product_of, as_int(job_value(cores)), as_int(job_value(tasks)))
+    worker_counts, core_counts = numbers(worker_product), numbers(core_product)
+    if not worker_counts or not core_counts:
         return unknown(question.subject, "the number of cores or loader workers of a node is unknown")
-    if min(needs) <= max(has):
+    if min(worker_counts) <= max(core_counts):
         return None
-    severe = min(needs) > 2 * max(has)
-    shown = joined(needs), joined(has)
-    return _too_many_workers_finding(question.of.launch, workers[0], cores[0], shown, severe=severe)
+    is_severe = min(worker_counts) > 2 * max(core_counts)
+    counts = joined(worker_counts), joined(core_counts)
+    return _too_many_workers_finding(question.of.launch, workers[0], cores[0], counts, severe=is_severe)
 
 
 def _too_many_workers_finding(
@@ -201,51 +208,54 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
     Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
     """
-    for subject, chosen in stated(job, "device_of_masked_list"):
-        mask = _mask_in_force(job, chosen)
-        listed = next((tuple(value) for value in chosen.alternatives if isinstance(value, tuple)), ())
-        if not listed and mask is not None:
-            listed = _listed_devices(mask)
-        missing = [index for index in listed if isinstance(index, int) and index >= len(listed)]
-        if listed and not missing:
+    for subject, choice in subject_claims(job, "device_of_masked_list"):
+        mask = _effective_mask(job, choice)
+        devices = next((tuple(value) for value in choice.alternatives if isinstance(value, tuple)), ())
+        if not devices and mask is not None:
+            devices = _listed_devices(mask)
+        missing = [index for index in devices if isinstance(index, int) and index >= len(devices)]
+        if devices and not missing:
             yield passed(subject)
-        elif isinstance(chosen.value, Unresolved) and mask is not None and mask.condition:
-            yield unknown(subject, f"{quoted(chosen)} depends on the branch `{mask.condition}`", at=chosen)
+        elif isinstance(choice.value, Unresolved) and mask is not None and mask.condition:
+            yield unknown(subject, f"{quoted(choice)} depends on the branch `{mask.condition}`", at=choice)
         else:
-            certain = bool(listed) and len(missing) == len(listed) and why_unresolved((chosen,)) is None
-            yield _physical_index_finding(subject, chosen, mask, listed, missing, None if certain else Severity.WARNING)
-    for subject, chosen in stated(job, "device_index"):
-        mask = _mask_in_force(job, chosen)
-        listed, found = _listed_devices(mask) if mask is not None else (), numbers(chosen.value)
-        if mask is None or not listed or len(found) != 1:
+            is_certain = bool(devices) and len(missing) == len(devices) and why_unresolved((choice,)) is None
+            yield _physical_index_finding(
+                subject, choice, mask, devices, missing, None if is_certain else Severity.WARNING
+            )
+    for subject, choice in subject_claims(job, "device_index"):
+        mask = _effective_mask(job, choice)
+        devices, indices = _listed_devices(mask) if mask is not None else (), numbers(choice.value)
+        if mask is None or not devices or len(indices) != 1:
             continue
-        if found[0] < len(listed):
+        if indices[0] < len(devices):
             yield passed(subject)
-        elif why_unresolved((chosen, mask)) is not None:
-            yield unknown(subject, f"{quoted(chosen)} or {quoted(mask)} is under a condition", at=chosen)
+        elif why_unresolved((choice, mask)) is not None:
+            yield unknown(subject, f"{quoted(choice)} or {quoted(mask)} is under a condition", at=choice)
         else:
             # A module may contain such a number for another kind of run.
-            sure = chosen.span.path in (*started_files(job), mask.span.path)
-            severity = None if sure else Severity.WARNING
-            yield _physical_index_finding(subject, chosen, mask, listed, [found[0]], severity)
+            is_certain = choice.span.path in (*started_files(job), mask.span.path)
+            severity = None if is_certain else Severity.WARNING
+            yield _physical_index_finding(subject, choice, mask, devices, [indices[0]], severity)
 
 
-def _mask_in_force(job: Job, chosen: Claim) -> Claim | None:
-    """Return the effective CUDA_VISIBLE_DEVICES when a GPU is chosen: the script's own, else its launch's."""
-    own = next((c for c in job.about(_MASK) if c.span.path == chosen.span.path), None)
-    if own is not None:
-        return own
-    for launch in launches_of(job, chosen):
-        found = job.setting(_MASK, launch.scope)
-        if len(found) == 1:
-            return found[0]
+def _effective_mask(job: Job, choice: Claim) -> Claim | None:
+    """Return the CUDA_VISIBLE_DEVICES in effect when a GPU is chosen: the script's own, else its launch's; None if"
+    " unknown."""
+    script_mask = next((c for c in job.about(_MASK) if c.span.path == choice.span.path), None)
+    if script_mask is not None:
+        return script_mask
+    for launch in launches_of(job, choice):
+        masks = job.setting(_MASK, launch.scope)
+        if len(masks) == 1:
+            return masks[0]
     return None
 
 
 def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
-    """Return the indices in a literal device list."""
-    found = mask.alternatives
-    parts = str(found[0]).split(",") if len(found) == 1 else []
+    """Return the indices in a literal device list; empty if the list is unknown or does not consist of numbers."""
+    values = mask.alternatives
+    parts = str(values[0]).split(",") if len(values) == 1 else []
     if not parts or not all(is_whole_number(part.strip()) and len(part) < 5 for part in parts):
         return ()
     return tuple(int(part) for part in parts)
@@ -253,23 +263,23 @@ def _listed_devices(mask: Claim) -> tuple[Scalar, ...]:
 
 def _physical_index_finding(
     subject: str,
-    chosen: Claim,
+    choice: Claim,
     mask: Claim | None,
-    listed: tuple[Scalar, ...],
+    devices: tuple[Scalar, ...],
     missing: Sequence[Plain],
     severity: Severity | None,
 ) -> Verdict:
-    seen = ",".join(map(str, listed))
-    left = f"`{seen}` leaves {counted(len(listed), 'GPU')}, numbered from 0"
+    mask_text = ",".join(map(str, devices))
+    renumbering = f"`{mask_text}` leaves {counted(len(devices), 'GPU')}, numbered from 0"
     detail = (
-        f"{left}: index {' or '.join(map(str, missing))} does not exist"
-        if listed
+        f"{renumbering}: index {' or '.join(map(str, missing))} does not exist"
+        if devices
         else "the visible GPUs are renumbered from 0"
     )
     return failed(
         subject,
-        f"{quoted(chosen)} uses a physical index of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
-        at=chosen,
+        f"{quoted(choice)} uses a physical index of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
+        at=choice,
         also=((mask, "renumbers the GPUs"),) if mask is not None else (),
         remedy="Use the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
         severity=severity,
@@ -292,54 +302,54 @@ def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A rank that is passed in from another file is not judged, nor is a script on one node.
     """
-    reported: set[str] = set()
-    for subject, chosen in stated(job, "device_of_global_rank"):
-        launches = list(launches_of(job, chosen))
+    reported_paths: set[str] = set()
+    for subject, choice in subject_claims(job, "device_of_global_rank"):
+        launches = list(launches_of(job, choice))
         if not launches:
-            yield unknown(subject, f"the number of nodes that run {quoted(chosen)} is not given", at=chosen)
+            yield unknown(subject, f"the number of nodes that run {quoted(choice)} is not given", at=choice)
             continue
-        verdicts = [_global_rank_verdict(job, chosen, launch.id) for launch in launches]
+        verdicts = [_global_rank_verdict(job, choice, launch.id) for launch in launches]
         verdict = next((verdict for verdict in verdicts if verdict is not None), passed(subject))
-        if verdict.status is Status.FAIL and chosen.span.path in reported:
+        if verdict.status is Status.FAIL and choice.span.path in reported_paths:
             # The same rank is used again for the model and for DDP: one finding for each script.
             continue
-        reported.update([chosen.span.path] if verdict.status is Status.FAIL else [])
+        reported_paths.update([choice.span.path] if verdict.status is Status.FAIL else [])
         yield verdict
 
 
-def _global_rank_verdict(job: Job, chosen: Claim, launch_id: str) -> Verdict | None:
+def _global_rank_verdict(job: Job, choice: Claim, launch_id: str) -> Verdict | None:
     launch = job.launch(launch_id)
     nodes = nodes_of(job, launch)
     processes = job.setting("processes_per_node", launch.scope)
-    world, because = ranks_started(job, launch.scope)
+    rank_count, rank_claims = ranks_started(job, launch.scope)
     if isinstance(nodes, Unresolved):
-        return unknown(launch.id, f"the number of nodes that run {quoted(chosen)} is unknown: {nodes.why}", at=chosen)
+        return unknown(launch.id, f"the number of nodes that run {quoted(choice)} is unknown: {nodes.why}", at=choice)
     if not certainly_several(nodes):
         return None
-    if not processes or not certainly_several(world):
-        return unknown(launch.id, "the number of ranks on each node is unknown", at=chosen)
-    if isinstance(processes[0].value, Unresolved) or chosen.condition or launch.condition:
-        return unknown(launch.id, f"{quoted(chosen)} depends on a value known only at run time", at=chosen)
-    stated = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *because)
-    local = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
+    if not processes or not certainly_several(rank_count):
+        return unknown(launch.id, "the number of ranks on each node is unknown", at=choice)
+    if isinstance(processes[0].value, Unresolved) or choice.condition or launch.condition:
+        return unknown(launch.id, f"{quoted(choice)} depends on a value known only at run time", at=choice)
+    node_claims = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *rank_claims)
+    local_rank = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
     return failed(
         launch.id,
-        f"{quoted(chosen)} uses the global rank as GPU index, but {quoted(stated[0])} gives several"
+        f"{quoted(choice)} uses the global rank as GPU index, but {quoted(node_claims[0])} gives several"
         " nodes: on every node but the first, no GPU has that index.",
-        at=chosen,
-        also=((stated[0], "several nodes"),),
-        remedy=f"Use the local rank: torch.cuda.set_device({local}).",
+        at=choice,
+        also=((node_claims[0], "several nodes"),),
+        remedy=f"Use the local rank: torch.cuda.set_device({local_rank}).",
     )
 
 
 #: Device maps that spread one model over all visible GPUs.
-_SPREADING = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
+_SPREADING_MAPS = frozenset(("auto", "balanced", "balanced_low_0", "sequential"))
 
 
 def _words_after(launch: Launch, option: str) -> set[str | None]:
-    """Return the words that follow an option on the launch line."""
+    """Return the words that follow each occurrence of an option on the launch line."""
     words = launch.arguments
-    return {words[at + 1] for at, word in enumerate(words[:-1]) if word == option.partition(" ")[0]}
+    return {words[index + 1] for index, word in enumerate(words[:-1]) if word == option.partition(" ")[0]}
 
 
 @rule(
@@ -347,7 +357,7 @@ def _words_after(launch: Launch, option: str) -> set[str | None]:
     "swift-splits-model-over-visible-gpus",
     severity=Severity.ERROR,
     profile="default",
-    otherwise="no swift command asks for DeepSpeed or a device map",
+    otherwise="no swift command requests DeepSpeed or a device map",
 )
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
     """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
@@ -370,22 +380,21 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
         if launch.launcher != "swift" and not (launch.program or "").startswith("swift/cli/"):
             continue
         options = dict(job.settings("transformers", launch.scope))
-        by_vllm = "grpo" in _words_after(launch, "--rlhf_type") and "true" in _words_after(launch, "--use_vllm")
-        deepspeed = options.get("deepspeed") or ((options.get("use_vllm") or launch) if by_vllm else None)
-        spread = next((word for word in _words_after(launch, "--device_map") if word in _SPREADING), None)
-        each = job.setting("processes_per_node", launch.scope)
-        if (deepspeed is None and spread is None) or not each:
+        uses_vllm = "grpo" in _words_after(launch, "--rlhf_type") and "true" in _words_after(launch, "--use_vllm")
+        deepspeed = options.get("deepspeed") or ((options.get("use_vllm") or launch) if uses_vllm else None)
+        device_map = next((word for word in _words_after(launch, "--device_map") if word in _SPREADING_MAPS), None)
+        process_claims = job.setting("processes_per_node", launch.scope)
+        if (deepspeed is None and device_map is None) or not process_claims:
             continue
         masks = job.setting("env.CUDA_VISIBLE_DEVICES", launch.scope)
-        undecided_verdict = undecided(launch.id, (*each, *masks), launch)
-        if undecided_verdict is not None:
+        if undecided_verdict := undecided(launch.id, (*process_claims, *masks), launch):
             yield undecided_verdict
             continue
         if not masks:
-            yield unknown(launch.id, "how many GPUs a process sees is not given", at=each[0])
+            yield unknown(launch.id, "the number of GPUs that a process sees is not given", at=process_claims[0])
             continue
         gpus = min(len([item for item in text.split(",") if item.strip()]) for text in texts(job_value(masks)) or ("",))
-        processes = max(numbers(job_value(each)) or (1,))
+        processes = max(numbers(job_value(process_claims)) or (1,))
         if deepspeed is not None and gpus >= 2 * processes:
             yield failed(
                 launch.id,
@@ -393,17 +402,17 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
                 " swift spreads the model over them, and stops because of"
                 f" {quoted(deepspeed) if isinstance(deepspeed, Claim) else '`--use_vllm true`'}.",
                 at=deepspeed,
-                also=((masks[0], "the GPUs"), (each[0], "the processes")),
+                also=((masks[0], "the GPUs"), (process_claims[0], "the processes")),
                 remedy=f"Put `NPROC_PER_NODE={gpus}` before the command.",
             )
-        elif spread is not None and processes > 1 and gpus < 2 * processes:
+        elif device_map is not None and processes > 1 and gpus < 2 * processes:
             yield failed(
                 launch.id,
-                f"`--device_map {spread}` together with {counted(processes, 'process', 'processes')} for"
+                f"`--device_map {device_map}` together with {counted(processes, 'process', 'processes')} for"
                 f" {counted(gpus, 'GPU')}: each process would spread its model over all GPUs, which Accelerate "
                 "refuses.",
                 at=launch,
-                also=((masks[0], "the GPUs"), (each[0], "the processes")),
+                also=((masks[0], "the GPUs"), (process_claims[0], "the processes")),
                 remedy="Remove the option, or start one process for every two GPUs or more.",
             )
         else:
@@ -413,32 +422,32 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
 # TensorFlow clusters in TF_CONFIG: roles, addresses and the process's own task.
 
 
-#: Roles that a strategy waits for; the evaluator opens no server.
-_SERVING = frozenset(("chief", "master", "worker", "ps"))
-_ROLES = _SERVING | {"evaluator"}
+#: Roles whose processes open a server, which the strategy waits for.
+_SERVER_ROLES = frozenset(("chief", "master", "worker", "ps"))
+_ROLES = _SERVER_ROLES | {"evaluator"}
 _MAX_LENGTH = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Cluster:
-    """One TF_CONFIG: addresses by role (None if unknown), and this process's role and index."""
+    """One TF_CONFIG: addresses by role (None if unknown), this process's role and index, and whether it has a task."""
 
     claim: Claim
     roles: dict[str, list[str | None] | None]
     role: str | None
     index: int | None
-    said: bool
+    has_task: bool
 
 
 def _clusters(job: Job) -> Iterator[tuple[str, _Cluster | None, Claim]]:
-    """Yield each literal TF_CONFIG, once."""
-    seen: set[tuple[str, int, int]] = set()
+    """Yield each literal TF_CONFIG once: its subject, the parsed cluster (None if it is not valid), and its claim."""
+    seen_claims: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
         for claim in (*job.about("tf_config", scope), *job.about("env.TF_CONFIG", scope)):
             key = (claim.span.path, claim.span.line, claim.span.column)
-            if key in seen or (claim.quantity == "env.TF_CONFIG" and isinstance(claim.value, Unresolved)):
+            if key in seen_claims or (claim.quantity == "env.TF_CONFIG" and isinstance(claim.value, Unresolved)):
                 continue
-            seen.add(key)
+            seen_claims.add(key)
             for value in claim.alternatives:
                 yield subject, _parse_cluster(claim, value), claim
 
@@ -456,15 +465,17 @@ def _parse_cluster(claim: Claim, value: object) -> _Cluster | None:
     for name, hosts in table["cluster"].items():
         if isinstance(hosts, dict):
             hosts = list(hosts.values())
-        listed = hosts if isinstance(hosts, list) else None
-        roles[str(name)] = None if listed is None else [each if isinstance(each, str) else None for each in listed]
+        addresses = hosts if isinstance(hosts, list) else None
+        roles[str(name)] = (
+            None if addresses is None else [each if isinstance(each, str) else None for each in addresses]
+        )
     task = table.get("task")
     task = task if isinstance(task, dict) else {}
     index, role = task.get("index"), task.get("type")
     if isinstance(index, str) and is_whole_number(index) and len(index) < 9:
         index = int(index)
-    known = index if isinstance(index, int) and not isinstance(index, bool) else None
-    return _Cluster(claim, roles, role if isinstance(role, str) else None, known, bool(task))
+    task_index = index if isinstance(index, int) and not isinstance(index, bool) else None
+    return _Cluster(claim, roles, role if isinstance(role, str) else None, task_index, bool(task))
 
 
 @rule("TFP001", "evaluator-in-cluster", severity=Severity.ERROR, otherwise="no file contains a literal TF_CONFIG")
@@ -525,17 +536,17 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
             yield failed(
                 subject, fault, at=claim, remedy="Give every task its own address, and number the tasks from 0."
             )
-        elif cluster.said and cluster.role != "evaluator" and (cluster.role is None or cluster.index is None):
+        elif cluster.has_task and cluster.role != "evaluator" and (cluster.role is None or cluster.index is None):
             yield unknown(subject, f"the task in {quoted(claim)[:60]} is known only at run time", at=claim)
         else:
             yield passed(subject)
 
 
 def _cluster_fault(cluster: _Cluster) -> str:
-    listed = [host for hosts in cluster.roles.values() for host in hosts or () if host]
-    twice = sorted({host for host in listed if listed.count(host) > 1}) if len(listed) < 5000 else []
-    if twice:
-        return f"TF_CONFIG lists {twice[0]} twice: two tasks cannot listen on one address."
+    addresses = [host for hosts in cluster.roles.values() for host in hosts or () if host]
+    duplicates = sorted({host for host in addresses if addresses.count(host) > 1}) if len(addresses) < 5000 else []
+    if duplicates:
+        return f"TF_CONFIG lists {duplicates[0]} twice: two tasks cannot listen on one address."
     unknown_roles = sorted(set(cluster.roles) - _ROLES)
     if unknown_roles:
         return f"TF_CONFIG has the unknown role `{unknown_roles[0]}`; the roles are chief, worker, ps and evaluator."

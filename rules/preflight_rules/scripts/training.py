@@ -21,7 +21,7 @@ from preflight_rules.launches import (
     ranks_started,
     runs_program,
     started_files,
-    stated,
+    subject_claims,
 )
 from preflight_rules.sizes.fsdp import is_value, only_claim
 
@@ -47,16 +47,16 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
 
     Known limits: A list known only at run time is not judged.
     """
-    for subject, given in stated(job, "ddp_device_count"):
-        counts = numbers(given.value)
-        if isinstance(given.value, Unresolved) or why_unresolved((given,)) is not None:
-            yield unknown(subject, f"the number of devices in {quoted(given)} is known only at run time", at=given)
+    for subject, devices in subject_claims(job, "ddp_device_count"):
+        counts = numbers(devices.value)
+        if isinstance(devices.value, Unresolved) or why_unresolved((devices,)) is not None:
+            yield unknown(subject, f"the number of devices in {quoted(devices)} is known only at run time", at=devices)
         elif counts and min(counts) > 1:
             yield failed(
                 subject,
-                f"{quoted(given)} names {joined(counts)} devices, but DistributedDataParallel accepts one per process "
-                "and stops with ValueError.",
-                at=given,
+                f"{quoted(devices)} names {joined(counts)} devices, but DistributedDataParallel accepts one per"
+                " process and stops with ValueError.",
+                at=devices,
                 remedy="Give the rank's own device, device_ids=[local_rank], and start one process for each GPU.",
             )
         else:
@@ -84,16 +84,18 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
 
     Known limits: Only reported where both are in one function and use the same variable.
     """
-    for subject, late in stated(job, "sync_batchnorm_late"):
-        wrap = late.because[0] if late.because else late
-        if late.condition != wrap.condition:
-            yield unknown(subject, f"{quoted(late)} depends on the branch `{late.condition}`", at=late)
+    for subject, conversion in subject_claims(job, "sync_batchnorm_late"):
+        wrap = conversion.because[0] if conversion.because else conversion
+        if conversion.condition != wrap.condition:
+            yield unknown(
+                subject, f"{quoted(conversion)} depends on the branch `{conversion.condition}`", at=conversion
+            )
             continue
         yield failed(
             subject,
-            f"{quoted(late)} converts a model that DistributedDataParallel wraps on line {wrap.span.line}; it"
+            f"{quoted(conversion)} converts a model that DistributedDataParallel wraps on line {wrap.span.line}; it"
             " must come first.",
-            at=late,
+            at=conversion,
             also=((wrap, "wrapped here"),),
             remedy="Convert first, then wrap.",
         )
@@ -123,49 +125,47 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
     Known limits: With a scheduler that shows each task one GPU the script is correct; then, and for a script that no
     launch starts, the result is unknown. A module that the script imports may choose the GPU, in any function.
     """
-    for subject, moved in stated(job, "device_not_chosen"):
-        found = list(launches_of(job, moved))
-        if definitely_one_rank(job, moved):
+    for subject, move in subject_claims(job, "device_not_chosen"):
+        launches = list(launches_of(job, move))
+        if definitely_one_rank(job, move):
             yield passed(subject)
             continue
-        verdict: Verdict = unknown(
-            subject, f"the number of ranks per node that run {quoted(moved)} is unknown", at=moved
-        )
-        for launch in found:
+        verdict: Verdict = unknown(subject, f"the number of ranks per node that run {quoted(move)} is unknown", at=move)
+        for launch in launches:
             processes = _ranks_of_node(job, launch)
             if launch.launcher == "srun" or not certainly_several(job_value(processes)) or not processes:
                 continue
             if _sees_one_gpu(job, launch) or len(job.files) > _MAX_FILES:
                 continue
-            if _is_passed(job, launch, moved):
+            if _is_passed(job, launch, move):
                 verdict = passed(subject)
                 continue
             verdict = failed(
                 launch.id,
-                f"{quoted(moved)} means GPU 0 in each of the {joined(numbers(job_value(processes)))} ranks of a node,"
+                f"{quoted(move)} means GPU 0 in each of the {joined(numbers(job_value(processes)))} ranks of a node,"
                 " and nothing in the script chooses another.",
-                at=moved,
+                at=move,
                 also=((processes[0], "ranks of each node"),),
-                remedy=_gpu_choice_text(job, launch, moved),
+                remedy=_gpu_choice_text(job, launch, move),
             )
             break
         yield verdict
 
 
 def _ranks_of_node(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """Return the claims of the ranks per node. Without a scheduler or hosts, mpirun starts all on its own node."""
-    found = job.setting("processes_per_node", launch.scope)
-    elsewhere = job.setting("hosts", launch.scope) or any(claim.source in SCHEDULERS for claim in job.claims)
-    if found or elsewhere or "mpirun" not in launch.wrappers:
-        return found
+    """Return the claims about ranks per node. Without a scheduler or hosts, mpirun starts all ranks on its own node."""
+    rank_claims = job.setting("processes_per_node", launch.scope)
+    has_hosts = job.setting("hosts", launch.scope) or any(claim.source in SCHEDULERS for claim in job.claims)
+    if rank_claims or has_hosts or "mpirun" not in launch.wrappers:
+        return rank_claims
     return job.setting("tasks", launch.scope)
 
 
-def _is_passed(job: Job, launch: Launch, moved: Claim) -> bool:
-    """Return whether the launcher passes each process the option that has this default."""
-    added = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
-    named = any("local_rank" in text for text in (moved.spelling, *texts(moved.value)))
-    return bool(added and named and job.about("local_rank_argument", launch.scope))
+def _is_passed(job: Job, launch: Launch, move: Claim) -> bool:
+    """Return whether the launcher passes a local rank, which replaces the option's default, to each process."""
+    passed_options = [claim for claim in job.about("rank_argument", launch.scope) if claim.scope.launch == launch.id]
+    is_local_rank = any("local_rank" in text for text in (move.spelling, *texts(move.value)))
+    return bool(passed_options and is_local_rank and job.about("local_rank_argument", launch.scope))
 
 
 #: With more files than this, another file may choose the GPU.
@@ -173,19 +173,19 @@ _MAX_FILES = 6
 
 
 def _sees_one_gpu(job: Job, launch: Launch) -> bool:
-    """Return whether each process may see only one GPU. A list of several shows all of them to every process."""
+    """Return whether each process may see only one GPU. A mask with several GPUs shows all of them to every process."""
     masks = job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     return any(not texts(mask.value) or not all("," in text for text in texts(mask.value)) for mask in masks)
 
 
-def _gpu_choice_text(job: Job, launch: Launch, moved: Claim) -> str:
-    """Return how a rank chooses its GPU in the script's framework, using its launcher's variables."""
+def _gpu_choice_text(job: Job, launch: Launch, move: Claim) -> str:
+    """Return the remedy: how a rank chooses its GPU in the script's framework, using its launcher's variables."""
     if any(claim.source == "paddle" for claim in job.about("parallel_environment", launch.scope)):
         return (
             'Take the launcher\'s GPU: paddle.set_device("gpu"), or'
             ' paddle.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])) for an executor.'
         )
-    if "Place" in quoted(moved):
+    if "Place" in quoted(move):
         return 'Take the launcher\'s GPU: fluid.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])).'
     if job.about("horovod_started", launch.scope):
         return "Choose the GPU after hvd.init(): torch.cuda.set_device(hvd.local_rank())."
@@ -218,19 +218,19 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     Known limits: A broadcast in another file is not seen; with a fixed seed or loaded weights the ranks are equal
     anyway.
     """
-    reported: set[str] = set()
-    for subject, wraps in stated(job, "horovod_optimizer"):
-        if job.about("horovod_broadcasts") or definitely_one_rank(job, wraps) or wraps.span.path in reported:
+    reported_paths: set[str] = set()
+    for subject, wrapper in subject_claims(job, "horovod_optimizer"):
+        if job.about("horovod_broadcasts") or definitely_one_rank(job, wrapper) or wrapper.span.path in reported_paths:
             yield passed(subject)
-        elif wraps.span.path not in started_files(job):
-            yield unknown(subject, "another file may broadcast the weights", at=wraps)
+        elif wrapper.span.path not in started_files(job):
+            yield unknown(subject, "another file may broadcast the weights", at=wrapper)
         else:
-            reported.add(wraps.span.path)
+            reported_paths.add(wrapper.span.path)
             yield failed(
                 subject,
-                f"{quoted(wraps)} averages gradients, but nothing broadcasts the initial weights: every rank starts"
+                f"{quoted(wrapper)} averages gradients, but nothing broadcasts the initial weights: every rank starts"
                 f" with its own.",
-                at=wraps,
+                at=wrapper,
                 remedy="After building the model and the optimizer, call hvd.broadcast_parameters(model.state_dict(),"
                 " 0) and hvd.broadcast_optimizer_state(optimizer, root_rank=0) (Keras:"
                 " BroadcastGlobalVariablesCallback).",
@@ -262,7 +262,7 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
     Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer created in
     another function is not seen.
     """
-    for subject, optimizer in stated(job, "early_optimizer"):
+    for subject, optimizer in subject_claims(job, "early_optimizer"):
         kind = next(iter(texts(optimizer.value)), "")
         if kind == "fsdp":
             yield _judge_wrapped(subject, optimizer)
@@ -282,15 +282,15 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
 
 
 def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
-    divided = optimizer.because[0]
-    if optimizer.condition != divided.condition:
-        return unknown(subject, f"{quoted(divided)} depends on the branch `{divided.condition}`", at=divided)
+    division = optimizer.because[0]
+    if optimizer.condition != division.condition:
+        return unknown(subject, f"{quoted(division)} depends on the branch `{division.condition}`", at=division)
     return failed(
         subject,
-        f"{quoted(optimizer)} takes the parameters before {placed(divided)} divides them: the optimizer changes"
+        f"{quoted(optimizer)} takes the parameters before {placed(division)} divides them: the optimizer changes"
         " parameters that the model no longer uses.",
         at=optimizer,
-        also=((divided, "divided here"),),
+        also=((division, "divided here"),),
         remedy="Create the optimizer after the model is divided, from the divided model's parameters.",
         severity=Severity.WARNING,
     )
@@ -298,23 +298,22 @@ def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
 
 def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdict]:
     for launch in launches_of(job, optimizer):
-        kept = only_claim(job, "fsdp_use_orig_params", launch.scope)
+        keeps_params = only_claim(job, "fsdp_use_orig_params", launch.scope)
         kind = only_claim(job, "distributed_type", launch.scope)
         version = only_claim(job, "fsdp_version", launch.scope)
-        if kept is None or kind is None or not is_value(kind, "FSDP") or is_value(version, 2):
+        if keeps_params is None or kind is None or not is_value(kind, "FSDP") or is_value(version, 2):
             continue
-        verdict = undecided(subject, (kept,))
-        if verdict is not None:
+        if verdict := undecided(subject, (keeps_params,)):
             yield verdict
-        elif not is_value(kept, False):
+        elif not is_value(keeps_params, False):
             yield passed(subject)
         else:
             yield failed(
                 subject,
-                f"{quoted(optimizer)} takes the parameters before `prepare` wraps the model, and {placed(kept)} makes"
-                " FSDP replace them.",
+                f"{quoted(optimizer)} takes the parameters before `prepare` wraps the model, and"
+                f" {placed(keeps_params)} makes FSDP replace them.",
                 at=optimizer,
-                also=((kept, "the parameters are replaced"),),
+                also=((keeps_params, "the parameters are replaced"),),
                 remedy="Prepare the model first and create the optimizer from it, or set fsdp_use_orig_params to true.",
                 severity=Severity.WARNING,
             )
@@ -324,7 +323,7 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
 # Training loops in which one rank diverges from the others, or the ranks do not exchange their gradients.
 
 
-#: What a rank does under the condition, by kind of statement.
+#: The effect on the rank for which the condition is true, by kind of statement.
 _EFFECT_BY_STATEMENT = {
     "break": "leaves the loop",
     "while": "leaves the loop",
@@ -369,35 +368,34 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
     Fix: Let the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
     `check_trigger()`.
 
-    Known limits: A value that happens to be the same on every rank (every rank reads the same validation data) does no
-    harm.
+    Known limits: A value that happens to be the same on every rank, because every rank reads the same validation data,
+    is reported although it does no harm.
     """
     for launch in job.launches:
-        for followed in job.about("program_followed", launch.scope):
-            if isinstance(followed.value, Unresolved):
-                yield unknown(launch.id, followed.value.why, at=followed)
-    for subject, leaving in stated(job, "rank_local_exit"):
-        step = leaving.because[0] if leaving.because else leaving
-        kind, _, some = joined(leaving.alternatives).partition(" of ")
-        early = not_on_several_ranks(job, subject, leaving, "no launch runs this loop")
-        if early is not None:
-            yield early
+        for program in job.about("program_followed", launch.scope):
+            if isinstance(program.value, Unresolved):
+                yield unknown(launch.id, program.value.why, at=program)
+    for subject, exit_claim in subject_claims(job, "rank_local_exit"):
+        step = exit_claim.because[0] if exit_claim.because else exit_claim
+        kind, _, partial = joined(exit_claim.alternatives).partition(" of ")
+        if verdict := not_on_several_ranks(job, subject, exit_claim, "no launch runs this loop"):
+            yield verdict
             continue
-        if kind == "for" and (joined_by := job.about("joins_uneven", leaving.scope)):
+        if kind == "for" and (joined_by := job.about("joins_uneven", exit_claim.scope)):
             yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
             continue
         is_layer = "layer" in texts(step.value)
-        what = "leaves out a layer" if is_layer else _EFFECT_BY_STATEMENT.get(kind, "leaves the loop")
-        what += "" if kind == "for" else " depending on its own value"
-        waiting = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
-        under = quoted(leaving) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(leaving)}"
-        is_here = step.span.path == leaving.span.path
-        place = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
+        effect = "leaves out a layer" if is_layer else _EFFECT_BY_STATEMENT.get(kind, "leaves the loop")
+        effect += "" if kind == "for" else " depending on its own value"
+        wait_text = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
+        condition = quoted(exit_claim) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(exit_claim)}"
+        is_here = step.span.path == exit_claim.span.path
+        location = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
         yield failed(
             subject,
-            f"{under}: {'only some ranks reach it' if some else f'each rank {what}'}, and {waiting} {quoted(step)}"
-            f" ({place}).",
-            at=leaving,
+            f"{condition}: {'only some ranks reach it' if partial else f'each rank {effect}'}, and {wait_text}"
+            f" {quoted(step)} ({location}).",
+            at=exit_claim,
             also=((step, "the others wait here"),),
             remedy=_REMEDIES["layer" if is_layer else "for" if kind == "for" else ""],
         )
@@ -426,27 +424,30 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     Fix: Move the call out of the branch, and keep only work of a single rank in it.
 
     Known limits: Collectives over their own group (`group=...`) are not reported. Another function may contain the
-    counterpart: it is an error only where the program was followed on several ranks, and one of them came to it alone.
+    counterpart: the finding is an error only where the program was followed on several ranks and only one of them
+    reached the call.
     """
-    for subject, call in (*stated(job, "guarded_collective"), *stated(job, "guarded_gather")):
-        divided = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
-        if not divided:
+    for subject, call in (*subject_claims(job, "guarded_collective"), *subject_claims(job, "guarded_gather")):
+        needs_all = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
+        if not needs_all:
             reason = "it waits for other ranks only if the model is divided among them, which is unknown"
-            yield passed(subject) if divided is False else unknown(subject, reason, at=call)
+            yield passed(subject) if needs_all is False else unknown(subject, reason, at=call)
             continue
         guard = call.because[0] if call.because else call
-        left_out = [n for c in call.because if c.quantity == "rank_left_out" for n in numbers(c.value)]
-        world = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, call)]
-        if definitely_one_rank(job, call) or (left_out and world and all(n and max(n) <= left_out[0] for n in world)):
+        first_left_out = [n for c in call.because if c.quantity == "rank_left_out" for n in numbers(c.value)]
+        rank_counts = [numbers(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, call)]
+        if definitely_one_rank(job, call) or (
+            first_left_out and rank_counts and all(n and max(n) <= first_left_out[0] for n in rank_counts)
+        ):
             yield passed(subject)
-        elif left_out and not all(n and min(n) > left_out[0] for n in world):
+        elif first_left_out and not all(n and min(n) > first_left_out[0] for n in rank_counts):
             yield unknown(
-                subject, f"whether there is a rank {left_out[0]}, which does not call it, is unknown", at=call
+                subject, f"whether there is a rank {first_left_out[0]}, which does not call it, is unknown", at=call
             )
         elif not runs_program(job):
             yield unknown(subject, "no launch runs this; the caller may contain the counterpart", at=call)
         else:
-            sure = _certainly_waits(job, call)
+            is_certain = _certainly_waits(job, call)
             yield failed(
                 subject,
                 f"{quoted(call)} waits for every rank, but is under {quoted(guard)} (line {guard.span.line}), which"
@@ -455,17 +456,17 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
                 also=((guard, "only for " + joined(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",
                 waits_at="collective",
-                severity=None if sure else Severity.WARNING,
-                confidence=None if sure else Confidence.MEDIUM,
+                severity=None if is_certain else Severity.WARNING,
+                confidence=None if is_certain else Confidence.MEDIUM,
             )
-            for why in [] if sure else _unfollowed_reasons(job, call):
+            for why in [] if is_certain else _unfollowed_reasons(job, call):
                 yield unknown(subject, f"whether the other ranks also reach {quoted(call)} is unknown: {why}", at=call)
-    for subject, call in stated(job, "collective_unmatched"):
+    for subject, call in subject_claims(job, "collective_unmatched"):
         if isinstance(call.value, Unresolved):
             yield not_on_several_ranks(job, subject, call) or unknown(
                 subject, f"only some ranks reach {quoted(call)}, and {call.value.why}", at=call
             )
-    for subject, call in stated(job, "collective_in_rank_loop"):
+    for subject, call in subject_claims(job, "collective_in_rank_loop"):
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
             f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has a "
@@ -475,13 +476,13 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             remedy="Give every rank the same number of steps.",
             waits_at="collective",
         )
-    for subject, save in stated(job, "guarded_trainer_save"):
+    for subject, save in subject_claims(job, "guarded_trainer_save"):
         stages = job.about("zero_stage", save.scope)
-        own = job.about("setting.transformers.fsdp", save.scope)
+        trainer_fsdp = job.about("setting.transformers.fsdp", save.scope)
         shards = [
             *stages,
             *job.about("uses_fsdp", save.scope),
-            *(claim for claim in own if texts(claim.value) != ("",)),
+            *(claim for claim in trainer_fsdp if texts(claim.value) != ("",)),
         ]
         if not shards or definitely_one_rank(job, save):
             continue
@@ -500,37 +501,39 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
 
 
 def _needs_all_parts(job: Job, call: Claim) -> bool | None:
-    """Return whether the call needs the parts of all ranks; None if it is unknown how the model is trained."""
+    """Return whether the call needs the parts of all ranks; None if the kind of parallelism is unknown."""
     scope = call.scope
     if job.about("uses_fsdp", scope):
         return True
-    kinds = [item for claim in job.about("distributed_type", scope) for item in claim.alternatives]
-    if "FSDP" in kinds:
+    types = [item for claim in job.about("distributed_type", scope) for item in claim.alternatives]
+    if "FSDP" in types:
         return True
     stages = [item for claim in job.setting("zero_stage", scope) for item in claim.alternatives]
     if stages:
         # DeepSpeed divides the state of the optimizer from stage 1 on, the model at stage 3.
-        least = 3 if "get_state_dict" in call.spelling else 1
-        counts = [item for item in stages if isinstance(item, int)]
-        return min(counts) >= least if len(counts) == len(stages) else None
-    return False if kinds and set(kinds) <= {"MULTI_GPU", "NO"} else None
+        min_stage = 3 if "get_state_dict" in call.spelling else 1
+        known_stages = [item for item in stages if isinstance(item, int)]
+        return min(known_stages) >= min_stage if len(known_stages) == len(stages) else None
+    return False if types and set(types) <= {"MULTI_GPU", "NO"} else None
 
 
 def _certainly_waits(job: Job, call: Claim) -> bool:
     """Return whether several ranks certainly run the script, and only one of them reaches the call."""
-    places = {claim.span for _, claim in stated(job, "collective_unmatched") if isinstance(claim.value, Known)}
-    return call.span in places and any(_starts_several(job, launch) for launch in launches_of(job, call))
+    unmatched_spans = {
+        claim.span for _, claim in subject_claims(job, "collective_unmatched") if isinstance(claim.value, Known)
+    }
+    return call.span in unmatched_spans and any(_starts_several(job, launch) for launch in launches_of(job, call))
 
 
 def _unfollowed_reasons(job: Job, call: Claim) -> list[str]:
-    """Return why the program that makes a call cannot be followed to its end; empty if it can."""
-    followed = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
-    return [each.value.why for each in followed if isinstance(each.value, Unresolved)][:1]
+    """Return the first reason why the program of a call cannot be followed to its end; empty if it can be followed."""
+    programs = [each for launch in launches_of(job, call) for each in job.about("program_followed", launch.scope)]
+    return [each.value.why for each in programs if isinstance(each.value, Unresolved)][:1]
 
 
 def _starts_several(job: Job, launch: Launch) -> bool:
-    on_each = job.setting("processes_per_node", launch.scope)
-    return certainly_several(ranks_started(job, launch.scope)[0]) or certainly_several(job_value(on_each))
+    processes = job.setting("processes_per_node", launch.scope)
+    return certainly_several(ranks_started(job, launch.scope)[0]) or certainly_several(job_value(processes))
 
 
 @rule(
@@ -555,10 +558,9 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Known limits: A branch that calls other functions of the script, or has its own branches or loops, is not judged.
     """
-    for subject, call in stated(job, "collective_order_differs"):
-        early = not_on_several_ranks(job, subject, call)
-        if early is not None:
-            yield early
+    for subject, call in subject_claims(job, "collective_order_differs"):
+        if verdict := not_on_several_ranks(job, subject, call):
+            yield verdict
             continue
         guard = call.because[0]
         yield failed(
@@ -597,23 +599,22 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
     Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
     mostly ends the other ranks in time.
     """
-    for subject, call in stated(job, "group_left_on_failure"):
-        early = not_on_several_ranks(job, subject, call)
-        if early is not None:
-            yield early
+    for subject, call in subject_claims(job, "group_left_on_failure"):
+        if verdict := not_on_several_ranks(job, subject, call):
+            yield verdict
             continue
         if job.value("backend", call.scope) == Known("gloo"):
-            # Its connections end with the rank, and the others fail.
+            # Gloo's connections close when the rank ends, so the other ranks fail.
             yield passed(subject)
             continue
         nodes = on_several_nodes(job, call)
         limit = next(iter(job.setting("time_limit_s")), None)
-        over = f" on each of {nodes} nodes" if nodes else ""
-        until = f", until {quoted(limit)} ends it" if limit is not None else ""
+        node_text = f" on each of {nodes} nodes" if nodes else ""
+        end_text = f", until {quoted(limit)} ends it" if limit is not None else ""
         yield failed(
             subject,
-            f"{quoted(call)} runs when a rank has failed{over}: it waits for ranks that wait in a collective,"
-            f" so no process exits{until}.",
+            f"{quoted(call)} runs when a rank has failed{node_text}: it waits for ranks that wait in a collective,"
+            f" so no process exits{end_text}.",
             at=call,
             also=((limit, "keeps the nodes until then"),) if limit is not None else (),
             remedy="Call it only after success (at the end of the run, or in the `else` of the try), and let the"
@@ -646,7 +647,7 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
 
     Known limits: Functions in other files that the handler calls are not followed.
     """
-    for subject, handler in stated(job, "step_failure_swallowed"):
+    for subject, handler in subject_claims(job, "step_failure_swallowed"):
         step = handler.because[0] if handler.because else handler
         yield not_on_several_ranks(job, subject, handler, "no launch runs this loop") or failed(
             subject,
@@ -659,7 +660,7 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
         )
 
 
-#: With more files than this, one that was not read may exchange the gradients.
+#: With more files than this, a file that was not read may exchange the gradients.
 _FEW_FILES = 12
 
 
@@ -689,50 +690,52 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     Known limits: Any call in the job's files that may exchange gradients counts as an exchange. With an unknown library
     the result is unknown. `fleet.distributed_optimizer` alone exchanges nothing in a dynamic graph.
     """
-    for subject, taken in stated(job, "gradients_taken"):
-        joins = [claim for claim in job.about("ranks_joined", taken.scope) if claim.span.path in started_files(job)]
-        servers = [claim for claim in job.about("ps_mode", taken.scope) if True in claim.alternatives]
-        # A run of the whole program shows both.
-        joins = [*(claim for claim in taken.because if claim.quantity == "ranks_joined"), *joins]
+    for subject, gradients in subject_claims(job, "gradients_taken"):
+        joins = [claim for claim in job.about("ranks_joined", gradients.scope) if claim.span.path in started_files(job)]
+        servers = [claim for claim in job.about("ps_mode", gradients.scope) if True in claim.alternatives]
+        # A program that is followed shows both.
+        joins = [*(claim for claim in gradients.because if claim.quantity == "ranks_joined"), *joins]
         if joins and not servers:
-            yield _exchange_verdict(job, subject, taken, joins[0])
-    for subject, around in stated(job, "gradient_exchange_bypassed"):
-        if definitely_one_rank(job, around):
+            yield _exchange_verdict(job, subject, gradients, joins[0])
+    for subject, bypass in subject_claims(job, "gradient_exchange_bypassed"):
+        if definitely_one_rank(job, bypass):
             yield passed(subject)
             continue
         yield failed(
             subject,
-            f"{quoted(around)} goes past the wrapper in every step, so that no gradient is exchanged.",
-            at=around,
+            f"{quoted(bypass)} bypasses the wrapper in every step, so that no gradient is exchanged.",
+            at=bypass,
             remedy="Call the wrapped model itself, and run the last backward pass before the step outside no_sync().",
         )
 
 
-def _exchange_verdict(job: Job, subject: str, taken: Claim, joins: Claim) -> Verdict:
-    is_followed = joins in taken.because
-    if definitely_one_rank(job, taken) or (job.about("gradients_exchanged", taken.scope) and not is_followed):
+def _exchange_verdict(job: Job, subject: str, gradients: Claim, joins: Claim) -> Verdict:
+    is_followed = joins in gradients.because
+    if definitely_one_rank(job, gradients) or (job.about("gradients_exchanged", gradients.scope) and not is_followed):
         return passed(subject)
-    libraries = job.about("exchange_libraries", taken.scope)
+    libraries = job.about("exchange_libraries", gradients.scope)
     if libraries and not is_followed:
-        named = joined(name for value in libraries[0].alternatives if isinstance(value, tuple) for name in value)
-        return unknown(subject, f"{named} may exchange the gradients of {quoted(taken)}", at=taken)
+        names = joined(name for value in libraries[0].alternatives if isinstance(value, tuple) for name in value)
+        return unknown(subject, f"{names} may exchange the gradients of {quoted(gradients)}", at=gradients)
     if len(job.files) > _FEW_FILES and not is_followed:
-        return unknown(subject, f"another file may exchange the gradients of {quoted(taken)}", at=taken)
-    several = any(certainly_several(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, taken))
-    if joins.condition and not several:
+        return unknown(subject, f"another file may exchange the gradients of {quoted(gradients)}", at=gradients)
+    is_multi_rank = any(
+        certainly_several(ranks_started(job, launch.scope)[0]) for launch in launches_of(job, gradients)
+    )
+    if joins.condition and not is_multi_rank:
         return unknown(subject, f"{quoted(joins)} is called under `{joins.condition}`", at=joins)
     return failed(
         subject,
-        f"{quoted(joins)} joins the ranks, but nothing exchanges the gradients of {quoted(taken)}: each rank trains its"
-        " own model.",
+        f"{quoted(joins)} joins the ranks, but nothing exchanges the gradients of {quoted(gradients)}: each rank"
+        " trains its own model.",
         at=joins,
-        also=((taken, "gradients of this rank only"),),
+        also=((gradients, "gradients of this rank only"),),
         remedy=_wrapper_remedy(joins),
     )
 
 
 def _wrapper_remedy(joins: Claim) -> str:
-    """Return the wrapper of the framework that joins the ranks."""
+    """Return the remedy: the wrapper of the framework that joins the ranks."""
     name = joined(joins.alternatives)
     if "horovod" in name or name.startswith("hvd"):
         return "Wrap the optimizer: optimizer = hvd.DistributedOptimizer(optimizer)."
@@ -746,7 +749,7 @@ def _wrapper_remedy(joins: Claim) -> str:
 # What a training script does beside its steps: saving, profiling, sharing its model.
 
 
-#: A job that asks for at least this long loses much when a node fails, in seconds.
+#: Least time limit of a job that loses much when a node fails, in seconds.
 _LONG_S = 24 * 3600
 
 
@@ -764,35 +767,35 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     loop.
 
     Why it matters: With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000
-    GPUs. All training since the start is then lost, and at the time limit, too.
+    GPUs. All training since the start is then lost. The same happens at the time limit.
 
     Example: `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
 
     Fix: Save model, optimizer and step every hour or so, and resume from the last one.
 
-    Known limits: Any call that may save, in any file of the job, counts. An unknown library may save: then the result
-    is unknown.
+    Known limits: Any call that may save, in any file of the job, counts. The result is unknown where an unknown library
+    may save.
     """
-    for subject, saves in stated(job, "saves_while_training"):
+    for subject, loop in subject_claims(job, "saves_while_training"):
         limits = [
             claim
-            for launch in launches_of(job, saves)
+            for launch in launches_of(job, loop)
             for claim in job.setting("time_limit_s", launch.scope)
             if numbers(claim.value) and min(numbers(claim.value)) >= _LONG_S
         ]
-        if not limits or saves.span.path not in started_files(job):
+        if not limits or loop.span.path not in started_files(job):
             continue
-        others = job.about("saves_while_training", saves.scope)
-        if any(True in claim.alternatives for claim in others) or job.about("checkpoint_path", saves.scope):
+        all_loops = job.about("saves_while_training", loop.scope)
+        if any(True in claim.alternatives for claim in all_loops) or job.about("checkpoint_path", loop.scope):
             yield passed(subject)
-        elif job.about("exchange_libraries", saves.scope) or len(job.files) > _FEW_FILES:
-            yield unknown(subject, f"a library or another file may save in addition to {quoted(saves)}", at=saves)
+        elif job.about("exchange_libraries", loop.scope) or len(job.files) > _FEW_FILES:
+            yield unknown(subject, f"a library or another file may save in addition to {quoted(loop)}", at=loop)
         else:
             yield failed(
                 subject,
-                f"{placed(limits[0])} asks for {min(numbers(limits[0].value)) // 3600} hours, but the loop of"
-                f" {quoted(saves)} saves nothing: a failure loses all of it.",
-                at=saves,
+                f"{placed(limits[0])} requests {min(numbers(limits[0].value)) // 3600} hours, but the loop of"
+                f" {quoted(loop)} saves nothing: a failure loses all training.",
+                at=loop,
                 also=((limits[0], "a long job"),),
                 remedy="Save model, optimizer and step at intervals, and resume from the last checkpoint.",
             )
@@ -820,7 +823,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
 
     Known limits: A short loop that exists only for profiling is reported as well.
     """
-    for subject, profiler in stated(job, "profiles_every_step"):
+    for subject, profiler in subject_claims(job, "profiles_every_step"):
         if profiler.condition or not runs_program(job):
             yield unknown(subject, f"whether {quoted(profiler)} is on depends on the run", at=profiler)
             continue

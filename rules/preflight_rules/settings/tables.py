@@ -1,6 +1,4 @@
-"""The settings that frameworks accept and reject: frameworks, values of a key, and the tables in `data/settings/` and
-`data/refusals/`.
-"""
+"""The tables of the settings that frameworks accept (`data/settings/`) and reject (`data/refusals/`)."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class Keys(NamedTuple):
         extended: whether programs add their own options, so that the job must pin the table's release.
         extended_by: keys that name a module of the job, which adds keys.
         flat: whether option names contain dots that do not separate sections.
-        stopped: the effect of an unknown key.
+        stopped: the effect of an unknown key, for messages.
         dashed: the options with an underscore, where all others have only dashes; None if unknown.
         usual: the intended keys for keys of earlier releases and other frameworks.
     """
@@ -76,7 +74,7 @@ def framework(name: str) -> Framework | None:
 
 
 def reads(name: str, how: str) -> bool:
-    """Return whether a framework reads its settings in this way, as listed in the table's head."""
+    """Return whether a framework reads its settings in the way `how`, as listed in the table's head."""
     row = framework(name)
     return row is not None and how in row.reads
 
@@ -89,7 +87,7 @@ def distributions(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def alias_names(name: str) -> tuple[str, ...]:
-    """Return the frameworks whose settings are those of another one."""
+    """Return the frameworks whose settings have the name of the framework `name`."""
     rows = table("frameworks")["framework"]
     return tuple(each for row in rows if row.get("named") == name for each in row["names"])
 
@@ -111,11 +109,11 @@ def _parse_framework(name: str, row: dict[str, Any]) -> Framework:
         frozenset(row.get("reads", ())),
         row.get("named", ""),
         row.get("program", ""),
-        _keys({"title": row["title"], **keys}) if keys is not None else None,
+        _parse_keys({"title": row["title"], **keys}) if keys is not None else None,
     )
 
 
-def _keys(row: dict[str, Any]) -> Keys:
+def _parse_keys(row: dict[str, Any]) -> Keys:
     dashed = row.pop("dashed", None)
     return Keys(
         **{**row, "extended_by": tuple(row.get("extended_by", ()))},
@@ -129,10 +127,8 @@ def _keys(row: dict[str, Any]) -> Keys:
 # `"8"` and `8.0` whole numbers. Source: pydantic's conversion table (2.12).
 
 
+#: Texts that pydantic and Accelerate convert to booleans, in lower case.
 _TRUE_OR_FALSE = frozenset(("0", "1", "off", "on", "f", "t", "false", "true", "n", "y", "no", "yes"))
-
-#: Values of Accelerate's own conversion, which gets texts in lower case.
-_TRUTH = _TRUE_OR_FALSE
 
 
 class Setting(NamedTuple):
@@ -143,25 +139,25 @@ class Setting(NamedTuple):
         kind: `int`, `float`, `bool`, `str`, `path`, `list`, `section`; of a protobuf message `int_or_bool`,
             `bool_or_int`, `number`, `texts`, `numbers`; without any conversion `exact_bool`; of a command line `whole`,
             `decimal`, `strtobool`, `flag`, `given`; `json` for one of the types of a JSON Schema; empty for any.
-        also: another kind that it accepts.
-        choices: the values that it accepts; empty for any of its kind.
-        words: texts that it accepts besides its kind (`auto`).
-        minimum: its lower bound, inclusive; None without one.
-        above: its lower bound, exclusive.
-        maximum: its upper bound, inclusive.
-        nullable: whether null counts as leaving it out.
-        closed: for a section: whether a key that is not listed is rejected.
-        alias: another name for it.
-        replaced_by: the key that replaced it, and that it may not be combined with.
-        when: the condition under which the framework reads it; empty for always.
-        former: values that it accepted in earlier releases.
+        also: another kind that the key accepts.
+        choices: the values that the key accepts; empty if it accepts any value of its kind.
+        words: texts that the key accepts besides its kind (`auto`).
+        minimum: the inclusive lower bound; None if there is no bound.
+        above: the exclusive lower bound.
+        maximum: the inclusive upper bound.
+        nullable: whether null has the effect of leaving the key out.
+        closed: for a section, whether a key that is not listed is rejected.
+        alias: another name of the key.
+        replaced_by: the key that replaced it; the two may not be combined.
+        when: the condition under which the framework reads the key; empty if it always does.
+        former: values that the key accepted in earlier releases.
         bool_until: the release up to which true and false count as whole numbers; empty if they always do.
-        added: of the releases that the table was read from, the first that has it; empty if all have it.
-        gone: the last release that has it; empty if the newest has it.
-        since: the first release that rejects other values; empty for all known releases.
-        until: the last release that is known to reject them; empty for the newest.
-        types: of the kind `json`: the names of its types; any if there are none.
-        pattern: of the kind `json`: what a text has to contain; choices count in upper and lower case.
+        added: the first release with the key, of the releases that the table was read from; empty if all have it.
+        gone: the last release with the key; empty if the newest has it.
+        since: the first release that rejects other values; empty if all known releases do.
+        until: the last release that is known to reject other values; empty if it is the newest.
+        types: for the kind `json`, the names of the types; empty if any type is accepted.
+        pattern: for the kind `json`, a pattern that a text has to contain. Choices are compared without case.
     """
 
     key: str
@@ -187,40 +183,40 @@ class Setting(NamedTuple):
     pattern: str = ""
 
 
-def refused(setting: Setting, value: Plain) -> str:
-    """Return a description of the expected value; empty if the framework accepts this one."""
+def expected_values(setting: Setting, value: Plain) -> str:
+    """Return a description of the values that a setting accepts; empty if it accepts `value`."""
+    return "" if _accepts(setting, value) else _allowed_values_text(setting)
+
+
+def _accepts(setting: Setting, value: Plain) -> bool:
+    kind = setting.kind
     if value is None:
-        return "" if setting.nullable or not setting.kind else _allowed_values_text(setting)
+        return setting.nullable or not kind
     if value in setting.words:
-        return ""
-    if setting.kind == "json":
-        return "" if _fits_schema(setting, value) else _allowed_values_text(setting)
-    if setting.kind == "words":
+        return True
+    if kind == "json":
+        return _fits_schema(setting, value)
+    if kind == "words":
         words = value.split() if isinstance(value, str) else value if isinstance(value, tuple) else (value,)
-        known = isinstance(value, bool) or all(word in (*setting.choices, *setting.former) for word in words)
-        return "" if known or value == SECTION else _allowed_values_text(setting)
-    if setting.kind == "names":
-        return "" if not isinstance(value, str) or value in setting.choices else _allowed_values_text(setting)
-    if setting.kind == "lower":
-        taken = value is False or (isinstance(value, str) and value.lower() in setting.choices)
-        return "" if taken else _allowed_values_text(setting)
-    if setting.choices and setting.kind == "given":
-        return "" if str(value) in setting.choices and value is not True else _allowed_values_text(setting)
+        known = (*setting.choices, *setting.former)
+        return isinstance(value, bool) or value == SECTION or all(word in known for word in words)
+    if kind == "names":
+        return not isinstance(value, str) or value in setting.choices
+    if kind == "lower":
+        return value is False or (isinstance(value, str) and value.lower() in setting.choices)
+    if setting.choices and kind == "given":
+        return str(value) in setting.choices and value is not True
     if setting.choices:
         # Whole numbers are converted before they are looked up.
-        chosen = _number("int", value) if setting.kind == "int" else value
-        return "" if chosen in (*setting.choices, *setting.former) else _allowed_values_text(setting)
-    number = _number(setting.kind, value)
-    if setting.kind in ("int", "float"):
-        if number is None or not _is_within_bounds(setting, number):
-            return _allowed_values_text(setting)
-        return ""
-    if isinstance(value, int | float | str) and setting.kind in ("whole", "number", "int_or_bool", "decimal"):
-        outside = _is_of_kind(setting.kind, value) and not _is_within_bounds(setting, float(value))
-        if outside:
-            return _allowed_values_text(setting)
-    taken = _is_of_kind(setting.kind, value) or (bool(setting.also) and _is_of_kind(setting.also, value))
-    return "" if taken else _allowed_values_text(setting)
+        converted = _number("int", value) if kind == "int" else value
+        return converted in (*setting.choices, *setting.former)
+    if kind in ("int", "float"):
+        number = _number(kind, value)
+        return number is not None and _is_within_bounds(setting, number)
+    is_of_kind = _is_of_kind(kind, value)
+    if isinstance(value, int | float | str) and kind in ("whole", "number", "int_or_bool", "decimal") and is_of_kind:
+        return _is_within_bounds(setting, float(value))
+    return is_of_kind or (bool(setting.also) and _is_of_kind(setting.also, value))
 
 
 def _json_types(value: Plain) -> tuple[str, ...]:
@@ -242,8 +238,8 @@ def _fits_schema(setting: Setting, value: Plain) -> bool:
         return False
     if "string" in types:
         text = str(value)
-        known = not setting.choices or text.lower() in (str(choice).lower() for choice in setting.choices)
-        return known and (not setting.pattern or re.search(setting.pattern, text) is not None)
+        is_choice = not setting.choices or text.lower() in (str(choice).lower() for choice in setting.choices)
+        return is_choice and (not setting.pattern or re.search(setting.pattern, text) is not None)
     return "number" not in types or _is_within_bounds(setting, float(str(value)))
 
 
@@ -288,14 +284,12 @@ def _is_of_kind(kind: str, value: Plain) -> bool:
         return (
             isinstance(value, bool) or value in (0, 1) or (isinstance(value, str) and value.lower() in _TRUE_OR_FALSE)
         )
-    if kind == "truth":
-        return str(value).lower() in _TRUTH
+    if kind in ("truth", "strtobool"):
+        return str(value).lower() in _TRUE_OR_FALSE
     if kind == "flag":
         return value is True
     if kind == "given":
         return value is not True
-    if kind == "strtobool":
-        return str(value).lower() in _TRUTH
     if kind == "exact_bool":
         return isinstance(value, bool)
     if kind in ("int_or_bool", "bool_or_int"):
@@ -306,9 +300,7 @@ def _is_of_kind(kind: str, value: Plain) -> bool:
         items = value if isinstance(value, tuple) else tuple(value) if isinstance(value, str) else (None,)
         return all(isinstance(item, str) if kind == "texts" else _is_plain_number(item) for item in items)
     if kind in _CONVERTED:
-        if isinstance(value, bool):
-            return False
-        return _is_text_of(kind, value)
+        return not isinstance(value, bool) and _is_text_of(kind, value)
     if kind in ("str", "path"):
         return isinstance(value, str)
     if kind == "section":
@@ -318,7 +310,7 @@ def _is_of_kind(kind: str, value: Plain) -> bool:
     return True
 
 
-_WORDS = {
+_KIND_TEXTS = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
@@ -341,7 +333,7 @@ _WORDS = {
 }
 
 
-_NAMES_OF_TYPES = {
+_KIND_BY_JSON_TYPE = {
     "object": "section",
     "boolean": "exact_bool",
     "array": "list",
@@ -360,18 +352,20 @@ def _allowed_values_text(setting: Setting) -> str:
         if bound is not None
     ]
     if setting.kind == "json":
-        words = [*dict.fromkeys(_WORDS[_NAMES_OF_TYPES[str(name)]] for name in setting.types if name != "null")]
-        shown = " or ".join(words) + (f" that matches `{setting.pattern}`" if 0 < len(setting.pattern) < 60 else "")
-        return " ".join((shown or "another value", *((", ".join(bounds),) if bounds else ())))
-    named = " ".join((_WORDS.get(setting.kind, "another value"), *((", ".join(bounds),) if bounds else ())))
-    return ", or ".join((named, *map(str, setting.words)))
+        kinds = [*dict.fromkeys(_KIND_TEXTS[_KIND_BY_JSON_TYPE[str(name)]] for name in setting.types if name != "null")]
+        types_text = " or ".join(kinds) + (
+            f" that matches `{setting.pattern}`" if 0 < len(setting.pattern) < 60 else ""
+        )
+        return " ".join((types_text or "another value", *((", ".join(bounds),) if bounds else ())))
+    description = " ".join((_KIND_TEXTS.get(setting.kind, "another value"), *((", ".join(bounds),) if bounds else ())))
+    return ", or ".join((description, *map(str, setting.words)))
 
 
 # The tables of what frameworks accept and reject: `data/settings/NAME.toml` and `data/refusals/NAME.toml`.
 
 
-_ITEM = re.compile(r"\.item\d{1,4}(?=\.|$)")
-_PATH = re.compile(r"\.[/~][^.]*")
+_LIST_INDEX = re.compile(r"\.item\d{1,4}(?=\.|$)")
+_MOUNT_PATH = re.compile(r"\.[/~][^.]*")
 _PINNED = re.compile(
     r"([a-z0-9][a-z0-9-]*)=="
     r"(\d{1,6}(?:\.\d{1,6}){0,3}(?:(?:a|b|rc)\d{1,6})?(?:\.post\d{1,6})?(?:\.dev\d{1,6})?).*"
@@ -382,23 +376,24 @@ class Refusal(NamedTuple):
     """A condition under which a framework fails at startup.
 
     Args:
-        of: the framework whose settings it concerns; in the data also a list of several.
+        of: the framework whose settings the condition concerns; in the data also a list of several.
         when: the condition (`conditions.py`).
-        at: the keys that cause it, the most important one first.
+        at: the keys that cause the failure, the most important key first.
         why: what the framework does, after the quoted settings.
         remedy: what to do, in a sentence.
-        source: where the framework says so.
-        since: the first release that refuses it; empty for all that are known.
-        until: the last release that does; empty for the newest.
+        source: the place in the framework's code that checks the condition.
+        since: the first release that rejects the settings; empty if all known releases do.
+        until: the last release that rejects the settings; empty if it is the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
-        severity: "warning" where the framework continues, but without what is set, or slowly; empty for an error.
-        known: the keys of the section that the only key of `at` names (`config.*`), or patterns of them, which begin
-            with `^`: any other one is to blame.
-        pinned: whether it is only said where the files pin a release.
-        later: whether its settings are read without complaint, and the job fails or is wrong after that.
+        severity: "warning" if the framework continues without the setting, or slowly; empty for an error.
+        known: the known keys of the section that the only key of `at` names (`config.*`), or patterns of keys, which
+            begin with `^`. Any other key of the section causes the failure.
+        pinned: whether the failure is reported only if the files pin a release.
+        later: whether the framework reads the settings without an error, and the job fails or is wrong afterwards.
 
-    In the data, `[[code]]` is a place in a framework's code, with `of` and `source`, and `[[code.refuses]]` what it
-    refuses. `each` makes a row for each of its texts, which stands for `{}` in all others, in capitals for `{^}`.
+    In the data, `[[code]]` is a place in a framework's code, with `of` and `source`, and each `[[code.refuses]]` is a
+    condition that it rejects. `each` makes a row for each of its texts, which replaces `{}` in all other texts, and
+    `{^}` in capitals.
     """
 
     of: str
@@ -422,20 +417,20 @@ def refusals(name: str) -> tuple[Refusal, ...]:
     return tuple(_refusals(_refusal_files(name), name))
 
 
-def every_refusal() -> tuple[Refusal, ...]:
+def all_refusals() -> tuple[Refusal, ...]:
     """Return the refusals of every framework, once each."""
     files = dict.fromkeys(file for row in table("frameworks")["framework"] for file in row.get("refusals", ()))
     return tuple(_refusals((table(f"refusals/{file}") for file in files), ""))
 
 
 def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
-    """Yield the refusals of one framework in these files; for an empty name all, each under its first name."""
+    """Yield the refusals of one framework in these files; for an empty name all refusals, each under its first name."""
     for code in (each for file in files for each in file["code"]):
-        of = code["of"] if isinstance(code["of"], list) else [code["of"]]
-        if name in of or not name:
+        frameworks = code["of"] if isinstance(code["of"], list) else [code["of"]]
+        if name in frameworks or not name:
             for row in (row for each in code["refuses"] for row in _expand_row(each)):
                 lists = {"at": tuple(row["at"]), "known": tuple(row.get("known", ()))}
-                yield Refusal(**{**row, **lists, "of": name or of[0], "source": code["source"]})
+                yield Refusal(**{**row, **lists, "of": name or frameworks[0], "source": code["source"]})
 
 
 def _refusal_files(name: str) -> list[dict[str, Any]]:
@@ -450,12 +445,12 @@ def _expand_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         return
     for text in row["each"]:
 
-        def filled(item: Any, text: str = text) -> Any:
+        def fill(item: Any, text: str = text) -> Any:
             if isinstance(item, list):
-                return [filled(part) for part in item]
+                return [fill(part) for part in item]
             return item.replace("{}", text).replace("{^}", text.upper()) if isinstance(item, str) else item
 
-        yield {key: filled(item) for key, item in row.items() if key != "each"}
+        yield {key: fill(item) for key, item in row.items() if key != "each"}
 
 
 @functools.cache
@@ -475,70 +470,74 @@ def from_checkpoint(name: str) -> frozenset[str]:
 @functools.cache
 def settings(name: str) -> dict[str, Setting]:
     """Return the settings that a framework accepts, by key and by alias; empty if no table lists them."""
-    found: dict[str, Setting] = {}
-    known = framework(name)
-    for row in table(f"settings/{known.settings}")["setting"] if known is not None and known.settings else ():
+    settings_by_key: dict[str, Setting] = {}
+    framework_row = framework(name)
+    for row in (
+        table(f"settings/{framework_row.settings}")["setting"]
+        if framework_row is not None and framework_row.settings
+        else ()
+    ):
         lists = {name: tuple(row.get(name, ())) for name in ("choices", "former", "words", "types")}
         setting = Setting(**{**row, **lists})
-        found[setting.key] = setting
+        settings_by_key[setting.key] = setting
         if setting.alias:
-            found[setting.alias] = setting
-    return found
+            settings_by_key[setting.alias] = setting
+    return settings_by_key
 
 
 def full_name(name: str, key: str) -> str:
-    """Return the option that a key names; for abbreviations, the only option that starts with the key."""
+    """Return the option that a key names, also by an unambiguous abbreviation; otherwise the key itself."""
     if not reads(name, "abbreviated") or key in settings(name):
         return key
-    found = [each for each in settings(name) if each.startswith(key)]
-    return found[0] if len(found) == 1 else key
+    matches = [each for each in settings(name) if each.startswith(key)]
+    return matches[0] if len(matches) == 1 else key
 
 
 def canonical(key: str) -> str:
     """Return the key as in the tables: without list indices and without the path of a mount."""
-    return _PATH.sub(".*", _ITEM.sub(".item", key))
+    return _MOUNT_PATH.sub(".*", _LIST_INDEX.sub(".item", key))
 
 
-def row_of(known: dict[str, Setting], key: str) -> Setting | None:
-    """Return the row of a key.
+def row_of(rows: dict[str, Setting], key: str) -> Setting | None:
+    """Return the row of a key; None if there is no row.
 
     The sections of a list share rows (`any_of.item.cpus` for `any_of.item0.cpus`), and so do user-defined keys of a
     section (`tags.*`).
     """
-    one = canonical(key)
-    return known.get(key) or known.get(one) or known.get(f"{one.rpartition('.')[0]}.*")
+    canonical_key = canonical(key)
+    return rows.get(key) or rows.get(canonical_key) or rows.get(f"{canonical_key.rpartition('.')[0]}.*")
 
 
 @functools.cache
 def newest(name: str) -> str:
     """Return the newest release that the table of a framework's settings was read from; empty without a table."""
-    known = framework(name)
-    return str(table(f"settings/{known.settings}")["version"]) if known is not None and known.settings else ""
+    row = framework(name)
+    return str(table(f"settings/{row.settings}")["version"]) if row is not None and row.settings else ""
 
 
 @functools.cache
-def names_together(name: str) -> tuple[Refusal, ...]:
+def alias_refusals(name: str) -> tuple[Refusal, ...]:
     """Return the refusals of two names of one key, and of a key with its replacement."""
     if not reads(name, "one-name"):
         return ()
-    known = settings(name)
-    found = []
-    for key, setting in known.items():
+    all_settings = settings(name)
+    pairs = []
+    for key, setting in all_settings.items():
         if setting.alias and key == setting.key:
-            found.append((key, setting.alias))
-        new = setting.replaced_by
-        if new:
-            found.extend((key, other) for other in {new, known[new].alias} - {""})
+            pairs.append((key, setting.alias))
+        new_key = setting.replaced_by
+        if new_key:
+            pairs.extend((key, second) for second in {new_key, all_settings[new_key].alias} - {""})
     return tuple(
         Refusal(
             name,
-            f"{one} is not None and {other} is not None",
-            (one, other),
+            f"{first} is not None and {second} is not None",
+            (first, second),
             "both are names of the same setting, and the framework rejects the combination",
             "Keep the newer name.",
             "deepspeed/runtime/config_utils.py",
         )
-        for one, other in found
+        for first, second in pairs
     )
 
 
@@ -546,9 +545,9 @@ class Index(NamedTuple):
     """The refusals of one framework, indexed by the keys that they blame.
 
     Args:
-        rows: all of them.
-        by_key: the numbers of those that blame a key, or a key below `PREFIX.`.
-        others: those that blame the place itself, or other claims of the job.
+        rows: all refusals.
+        by_key: the row numbers of refusals that blame a key, or a key below `PREFIX.`.
+        others: the row numbers of refusals that blame the place itself, or other claims of the job.
     """
 
     rows: tuple[Refusal, ...]
@@ -557,23 +556,23 @@ class Index(NamedTuple):
 
     def about(self, keys: Iterable[str], prefixes: Iterable[str]) -> list[Refusal]:
         """Return the refusals that may blame one of these keys, or a key below these prefixes, in table order."""
-        numbers = set(self.others)
+        row_numbers = set(self.others)
         for key in (*keys, *(f"{prefix}." for prefix in prefixes)):
-            numbers.update(self.by_key.get(key, ()))
-        return [self.rows[number] for number in sorted(numbers)]
+            row_numbers.update(self.by_key.get(key, ()))
+        return [self.rows[number] for number in sorted(row_numbers)]
 
 
 @functools.cache
 def index(name: str) -> Index:
-    """Return one framework's refusals, including those of several names for one key."""
-    found = Index((*refusals(name), *names_together(name)), {}, [])
-    for number, row in enumerate(found.rows):
+    """Return the index of one framework's refusals, including those about several names of one key."""
+    result = Index((*refusals(name), *alias_refusals(name)), {}, [])
+    for number, row in enumerate(result.rows):
         for key in row.at:
             if key.startswith(("(", "job.")) or key.endswith("*"):
-                found.others.append(number)
+                result.others.append(number)
             for each in {key, f"{key.partition('.')[0]}."}:
-                found.by_key.setdefault(each, []).append(number)
-    return found
+                result.by_key.setdefault(each, []).append(number)
+    return result
 
 
 #: Images of projects whose tags begin with a release, and their distribution.
@@ -593,26 +592,26 @@ def pinned(job: Job, name: str) -> str:
     0.0.0 is not a release: Paddle's daily builds have it.
     """
     names = distributions(name)
-    images = {
+    image_releases = {
         match[2]
         for quantity in ("container", "image_base", "pod_image")
         for claim in job.about(quantity)
         for text in texts(claim.value)
         if (match := _IMAGE.match(text)) is not None and _DISTRIBUTION_BY_IMAGE[match[1]] in names
     }
-    found = {
+    releases = {
         match[2]
         for claim in job.about("package")
         for text in texts(claim.value)
         if (match := _PINNED.fullmatch(text)) is not None and match[1] in names and not match[2].startswith("0.0.0")
     }
-    # What is installed besides may replace what an image has.
-    found = found or images
-    return found.pop() if len(found) == 1 else ""
+    # Installed packages may replace those of the image.
+    releases = releases or image_releases
+    return releases.pop() if len(releases) == 1 else ""
 
 
 def in_range(version: str, since: str, until: str) -> bool | None:
-    """Return whether a release is in a range; None without a release, unless the range includes all."""
+    """Return whether a release is in a range; None if `version` is empty, unless the range includes all releases."""
     if not since and not until:
         return True
     if not version:
@@ -631,17 +630,17 @@ def release(version: str) -> Version:
 
 
 def cut(version: str, like: str) -> tuple[int, ...]:
-    """Return a release's numbers, as many as `like` has: 2.4.1 is within 2.4."""
+    """Return the first numbers of a release, as many as `like` has: 2.4.1 counts as 2.4."""
     return release(version).release[: len(release(like).release)]
 
 
 def may_have(table: Generated, row: Row, version: str) -> bool:
-    """Return whether a release may have the option. A release between two read ones may have the options of either."""
+    """Return whether a release may have the option. A release between two known ones may have the options of either."""
     if not version:
         return True
-    own = release(version)
-    older = [item for item in table.versions if release(item) <= own]
-    newer = [item for item in table.versions if release(item) >= own]
+    wanted = release(version)
+    older = [item for item in table.versions if release(item) <= wanted]
+    newer = [item for item in table.versions if release(item) >= wanted]
     around = {*older[-1:], *newer[:1]}
     first = release(row.since or table.versions[0])
     last = release(row.until or table.newest)

@@ -14,7 +14,7 @@ from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
 from preflight.plugins.claim_text import quoted, why_unresolved
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.data_tables import table
-from preflight_rules.settings.given import CALL, CLASS, PARSER, Given, given
+from preflight_rules.settings.places import CALL, CLASS, PARSER, PlaceSettings, place_settings
 from preflight_rules.settings.tables import (
     Keys,
     canonical,
@@ -38,7 +38,7 @@ _MAX_COMPARED = 20
 
 @dataclass(slots=True)
 class NearestNames:
-    """The known names nearest to unknown ones. Only the first unknown names of each file are looked up.
+    """Looks up the known names nearest to unknown names, for the first unknown names of each file only.
 
     Args:
         found: the nearest names by file, section and name; empty if none is close.
@@ -62,13 +62,13 @@ class NearestNames:
             if self.compared.get(path, 0) >= _MAX_COMPARED:
                 return ""
             self.compared[path] = self.compared.get(path, 0) + 1
-            close = difflib.get_close_matches(name, known(), n=1, cutoff=_MISSPELLING_SIMILARITY)
-            self.found[path, section, name] = close[0] if close else ""
+            matches = difflib.get_close_matches(name, known(), n=1, cutoff=_MISSPELLING_SIMILARITY)
+            self.found[path, section, name] = matches[0] if matches else ""
         return self.found[path, section, name]
 
 
 def unknown_name(
-    place: Given,
+    place: PlaceSettings,
     claim: Claim,
     *,
     name: str,
@@ -145,11 +145,11 @@ _PARSERS = {
     if "tables" in row
 }
 #: The parsers of TRL, by their classes.
-_CLASSES = {
+_TRL_PARSERS = {
     name: Parser(f"TRL's {name}", (own, "training_arguments"), (), frozenset(), _TABLE["usual"]["trl"])
     for name, own in _TABLE["trl"].items()
 }
-_OFF = frozenset(("0", "n", "no", "false", "off", ""))
+_OFF_VALUES = frozenset(("0", "n", "no", "false", "off", ""))
 
 
 @rule(
@@ -173,16 +173,16 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the key as that release spells it, or remove it.
 
-    Known limits: Without a pinned release, a key that some release has passes, and a key unlike all others is unknown,
-    because a newer release may have it. Nothing is judged where a variable lets the parser accept other keys
-    (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script creates several TRL
-    configurations.
+    Known limits: Without a pinned release, a key that some release has passes, and the verdict on a key that resembles
+    no known key is unknown, because a newer release may have it. Nothing is judged where a variable lets the parser
+    accept other keys (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script
+    creates several TRL configurations.
     """
-    seen: set[tuple[str, int, int]] = set()
+    seen_locations: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for name in (*_PARSERS, "trl"):
-        for place in given(job, name):
-            parser = _PARSERS.get(name) or _CLASSES.get(str(place.keys[CLASS].alternatives[0]))
+        for place in place_settings(job, name):
+            parser = _PARSERS.get(name) or _TRL_PARSERS.get(str(place.keys[CLASS].alternatives[0]))
             if parser is None:
                 continue
             if _accepts_more_keys(job, place, parser):
@@ -190,45 +190,47 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
                 continue
             verdicts = tuple(_unknown_keys(job, place, parser, names))
             for verdict in verdicts:
-                at = verdict.locations[0]
-                if (at.path, at.line, at.column) not in seen:
-                    seen.add((at.path, at.line, at.column))
+                location = verdict.locations[0]
+                if (location.path, location.line, location.column) not in seen_locations:
+                    seen_locations.add((location.path, location.line, location.column))
                     yield verdict
             if not verdicts:
                 yield passed(place.subject)
 
 
-def _accepts_more_keys(job: Job, place: Given, parser: Parser) -> bool:
+def _accepts_more_keys(job: Job, place: PlaceSettings, parser: Parser) -> bool:
     """Return whether a variable is set, or may be set, that makes the parser accept other keys."""
     if parser.others & place.keys.keys():
         return True
     scope = place.launch.scope if place.launch is not None else None
     for name in parser.switches:
         claims = job.about(f"env.{name}", scope) if scope is not None else job.about(f"env.{name}")
-        if any({text.lower() for text in texts(claim.value)} - _OFF or not texts(claim.value) for claim in claims):
+        if any(
+            {text.lower() for text in texts(claim.value)} - _OFF_VALUES or not texts(claim.value) for claim in claims
+        ):
             return True
     return False
 
 
-def _unknown_keys(job: Job, place: Given, parser: Parser, names: NearestNames) -> Iterator[Verdict]:
+def _unknown_keys(job: Job, place: PlaceSettings, parser: Parser, names: NearestNames) -> Iterator[Verdict]:
     versions = {table.distribution: pinned(job, table.distribution) for table in parser.tables}
     for key, claim in place.keys.items():
         if "." not in key and key.isidentifier() and key != CLASS:
-            verdict = _judged_keys(place, parser, key, claim, versions, names)
+            verdict = _unknown_key_verdict(place, parser, key, claim, versions, names)
             if verdict is not None:
                 yield verdict
 
 
-def _judged_keys(
-    place: Given, parser: Parser, key: str, claim: Claim, versions: dict[str, str], names: NearestNames
+def _unknown_key_verdict(
+    place: PlaceSettings, parser: Parser, key: str, claim: Claim, versions: dict[str, str], names: NearestNames
 ) -> Verdict | None:
-    found = [(table, row) for table in parser.tables for row in table.rows if row.dest == key]
-    if any(may_have(table, row, versions[table.distribution]) for table, row in found):
+    table_rows = [(table, row) for table in parser.tables for row in table.rows if row.dest == key]
+    if any(may_have(table, row, versions[table.distribution]) for table, row in table_rows):
         return None
-    own = parser.tables[0]
-    version = versions[own.distribution]
-    if version and release(version) < release(own.versions[0]) and not found:
-        reason = f"{quoted(claim)}: {own.distribution} {version} is older than the known releases"
+    own_table = parser.tables[0]
+    version = versions[own_table.distribution]
+    if version and release(version) < release(own_table.versions[0]) and not table_rows:
+        reason = f"{quoted(claim)}: {own_table.distribution} {version} is older than the known releases"
         return unknown(place.subject, reason, at=claim)
     nearest = parser.usual.get(key) or names.nearest(
         claim, parser.title, key, lambda: _accepted_names(parser, versions)
@@ -242,18 +244,18 @@ def _judged_keys(
         claim,
         name=key,
         owner=parser.title,
-        release=f"{own.distribution} {version}" if version else f"any release up to {own.newest}",
+        release=f"{own_table.distribution} {version}" if version else f"any release up to {own_table.newest}",
         nearest=nearest,
-        sure=bool(nearest or found or is_known),
+        sure=bool(nearest or table_rows or is_known),
         unless_sure=None,
     )
 
 
 def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     """Yield the names that a parser accepts in these releases."""
-    for taken in parser.tables:
-        for row in taken.rows:
-            if may_have(taken, row, versions[taken.distribution]):
+    for accepted in parser.tables:
+        for row in accepted.rows:
+            if may_have(accepted, row, versions[accepted.distribution]):
                 yield row.dest
 
 
@@ -284,28 +286,30 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     `model_engine=megatron`; those of torchtitan only without a module that adds keys and
     without torchtitan's own package in the tree. A script that creates several strategies is not judged.
     """
-    seen: set[tuple[str, int, int]] = set()
+    seen_locations: set[tuple[str, int, int]] = set()
     names = NearestNames()
     for name in with_all_keys():
-        known, version = _table_keys(name), pinned(job, name)
-        for place in given(job, name):
-            fine = True
-            extending = _extension_claim(job, place, known)
-            if extending is not None:
-                yield unknown(place.subject, f"{quoted(extending)} may add keys to {known.title}", at=extending)
+        table_keys, version = _table_keys(name), pinned(job, name)
+        for place in place_settings(job, name):
+            is_accepted = True
+            extension = _extension_claim(job, place, table_keys)
+            if extension is not None:
+                yield unknown(place.subject, f"{quoted(extension)} may add keys to {table_keys.title}", at=extension)
                 continue
             for key, claim in place.keys.items():
                 verdict = (
-                    None if key in (CALL, PARSER) else _judged_attributes(place, known, key, claim, version, names)
+                    None
+                    if key in (CALL, PARSER)
+                    else _unknown_setting_verdict(place, table_keys, key, claim, version, names)
                 )
                 if verdict is None:
                     continue
-                fine = False
-                at = (claim.span.path, claim.span.line, claim.span.column)
-                if at not in seen:
-                    seen.add(at)
+                is_accepted = False
+                location = (claim.span.path, claim.span.line, claim.span.column)
+                if location not in seen_locations:
+                    seen_locations.add(location)
                     yield verdict
-            if fine:
+            if is_accepted:
                 yield passed(place.subject)
 
 
@@ -315,35 +319,35 @@ def _table_keys(name: str) -> Keys:
     return row.keys
 
 
-def _extension_claim(job: Job, place: Given, known: Keys) -> Claim | None:
+def _extension_claim(job: Job, place: PlaceSettings, known: Keys) -> Claim | None:
     """Return the setting that names a module with further keys, in the file or on the program's command line.
 
-    The place of the framework's own package in the tree counts as well.
+    The claim that the tree contains the framework's own package counts as well. None if there is no such claim.
     """
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     for bundled in job.about("bundled_framework", scope):
         if bundled.alternatives == (place.framework,):
             return bundled
-    found = dict(job.settings(place.framework, scope)) if known.extended_by else {}
-    claims = (found[name] for name in known.extended_by if name in found)
+    claims_by_key = dict(job.settings(place.framework, scope)) if known.extended_by else {}
+    claims = (claims_by_key[name] for name in known.extended_by if name in claims_by_key)
     return next((claim for claim in claims if claim.alternatives != ("",)), None)
 
 
-def _judged_attributes(
-    place: Given, known: Keys, key: str, claim: Claim, version: str, names: NearestNames
+def _unknown_setting_verdict(
+    place: PlaceSettings, known: Keys, key: str, claim: Claim, version: str, names: NearestNames
 ) -> Verdict | None:
     table = settings(place.framework)
     if key.rpartition(".")[2].startswith("_"):
         return None  # Private attributes are not in the table.
     if reads(place.framework, "composed"):
-        if not _is_set(place, claim):
+        if not _is_override(place, claim):
             return None
-        # The first part that is missing is at fault: `actor.fsdp.size` where there is no `actor.fsdp`.
+        # The first missing part is at fault: `actor.fsdp` for `actor.fsdp.size`.
         while "." in key and row_of(table, key.rpartition(".")[0]) is None:
             key = key.rpartition(".")[0]
     section, name = _split_key(known, key)
-    above = row_of(table, section) if section else None
-    if section and (above is None or not above.closed):
+    section_row = row_of(table, section) if section else None
+    if section and (section_row is None or not section_row.closed):
         return None
     setting = row_of(table, key)
     option = claim.spelling.partition(" ")[0].partition("=")[0]
@@ -361,26 +365,28 @@ def _judged_attributes(
         )
     if setting is not None and (not version or in_range(version, setting.added, setting.gone) is not False):
         return None
-    last = newest(place.framework)
-    # The table is of one release: others, older ones as well, have other options.
-    own = not version or release(version).release[:2] != release(last).release[:2]
-    if known.extended and setting is None and own:
+    newest_release = newest(place.framework)
+    # The table is for one release. Older and newer releases have other options.
+    is_other_release = not version or release(version).release[:2] != release(newest_release).release[:2]
+    if known.extended and setting is None and is_other_release:
         reason = f"{quoted(claim)} is not a known option of {known.title}; the program may add it"
         return unknown(place.subject, reason, at=claim)
     owner = section or known.title
     nearest = known.usual.get(key) or names.nearest(
         claim, owner, name, lambda: _section_names(place.framework, known, key, version)
     )
-    # A checkout from before the first release has the names of then.
+    # A checkout from before the first release may have earlier names.
     is_moved = key in known.usual and not version and "." in key
     return unknown_name(
         place,
         claim,
         name=name,
         owner=owner,
-        release=f"release {version}" if version else f"any release up to {last}",
+        release=f"release {version}" if version else f"any release up to {newest_release}",
         nearest=nearest,
-        sure=bool((nearest and not is_moved) or setting is not None or (version and in_range(version, "", last))),
+        sure=bool(
+            (nearest and not is_moved) or setting is not None or (version and in_range(version, "", newest_release))
+        ),
         unless_sure=Severity.WARNING,
         stopped=known.stopped,
     )
@@ -392,17 +398,22 @@ def _split_key(known: Keys, key: str) -> tuple[str, str]:
     return section, name
 
 
-def _is_set(place: Given, claim: Claim) -> bool:
-    """Return whether an override sets a key of the default configuration, and neither adds it nor chooses a group."""
+def _is_override(place: PlaceSettings, claim: Claim) -> bool:
+    """Return whether an override sets a key of the default configuration; it neither adds a key nor chooses a group."""
     word = claim.spelling.lstrip("'\"")
-    default = "model_engine" not in place.keys and place.complete
-    return default and claim.strength is Strength.FLAG and not word.startswith(("+", "~", "hydra")) and "@" not in word
+    uses_default = "model_engine" not in place.keys and place.complete
+    return (
+        uses_default
+        and claim.strength is Strength.FLAG
+        and not word.startswith(("+", "~", "hydra"))
+        and "@" not in word
+    )
 
 
 def _section_names(name: str, known: Keys, key: str, version: str) -> Iterator[str]:
-    """Yield the names in a key's section in a release."""
+    """Yield the names that a release has in the section of a key."""
     section = canonical(_split_key(known, key)[0])
     for other, row in settings(name).items():
-        above, last = _split_key(known, other)
-        if above == section and other != key and in_range(version, row.added, row.gone) is not False:
-            yield last
+        other_section, other_name = _split_key(known, other)
+        if other_section == section and other != key and in_range(version, row.added, row.gone) is not False:
+            yield other_name

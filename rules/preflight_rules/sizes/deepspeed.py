@@ -38,10 +38,10 @@ from preflight.plugins.questions import SubjectQuestion, stated_by, subjects, su
 from preflight.sources.tables import Generated, load_table
 from preflight_rules.launches import ranks_started
 from preflight_rules.rendezvous.variables import distance
-from preflight_rules.settings.given import is_compared
+from preflight_rules.settings.places import compares_with_deepspeed
 from preflight_rules.settings.tables import in_range, pinned, settings
 
-#: Added if the number of nodes is unknown: deepspeed without a hostfile starts only on its own node.
+#: Text for an unknown number of nodes: deepspeed without a hostfile starts only on its own node.
 _ONE_NODE = " No hostfile is given, so one node is assumed."
 
 
@@ -72,63 +72,66 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
     ranks is unknown, only sizes that no number of ranks could satisfy are reported.
     """
     for subject, scope, launch in subjects(job):
-        claims = {quantity: configured(job, quantity, scope) for quantity in BATCH}
+        claims = {quantity: configured(job, quantity, scope) for quantity in BATCH_QUANTITIES}
         if not claims["train_batch_size"]:
             continue
         if any(True in c.alternatives for c in job.about("elasticity_enabled", scope)):
             yield not_applicable(subject, "elasticity computes the batch sizes")
             continue
         if uses_hugging_face(job, launch, scope):
-            claims = {q: _auto_values(job, q, found, scope) for q, found in claims.items()}
-        yield _product(job, subject, launch, scope, claims)
+            claims = {q: _auto_values(job, q, values, scope) for q, values in claims.items()}
+        yield _product_verdict(job, subject, launch, scope, claims)
 
 
-def _auto_values(job: Job, quantity: str, found: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
-    """Return the value that Hugging Face's trainer fills in for "auto" from its own arguments."""
-    if found and all(c.value == AUTO for c in found):
-        return given_to_trainer(job, quantity, scope) or found
-    return found
+def _auto_values(job: Job, quantity: str, claims: tuple[Claim, ...], scope: Scope) -> tuple[Claim, ...]:
+    """Return the claims, or, if they are "auto", the trainer's arguments that Hugging Face's trainer fills in."""
+    if claims and all(c.value == AUTO for c in claims):
+        return given_to_trainer(job, quantity, scope) or claims
+    return claims
 
 
-def _product(
+def _product_verdict(
     job: Job, subject: str, launch: Launch | None, scope: Scope, claims: dict[str, tuple[Claim, ...]]
 ) -> Verdict:
-    every = tuple(claim for quantity in BATCH for claim in claims[quantity])
-    if undecided_verdict := undecided(subject, every, launch):
+    all_claims = tuple(claim for quantity in BATCH_QUANTITIES for claim in claims[quantity])
+    if undecided_verdict := undecided(subject, all_claims, launch):
         return undecided_verdict
     total = numbers(job_value(claims["train_batch_size"]))
     micro = numbers(job_value(claims["micro_batch_size_per_gpu"])) if claims["micro_batch_size_per_gpu"] else ()
     steps = numbers(job_value(claims["gradient_accumulation_steps"])) if claims["gradient_accumulation_steps"] else ()
-    if not total or min((*total, *micro, *steps)) < 1 or len(every) > len(total) + len(micro) + len(steps):
-        return unknown(subject, "a batch size is not a positive whole number (see BAT002)", at=every[0])
-    ranks, because = data_parallel_ranks(job, scope)
-    alone = isinstance(ranks, Unresolved) and _may_be_one_node(job, launch, scope)
-    if alone:
+    if not total or min((*total, *micro, *steps)) < 1 or len(all_claims) > len(total) + len(micro) + len(steps):
+        return unknown(subject, "a batch size is not a positive whole number (see BAT002)", at=all_claims[0])
+    ranks, rank_claims = data_parallel_ranks(job, scope)
+    is_one_node = isinstance(ranks, Unresolved) and _may_be_one_node(job, launch, scope)
+    if is_one_node:
         processes = job.setting("processes_per_node", scope)
-        ranks, because = _divided(job, scope, job_value(processes), processes)
+        ranks, rank_claims = _without_model_parallel(job, scope, job_value(processes), processes)
     sizes = numbers(ranks)
-    if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(because, launch) is not None:
-        return _judge_without_ranks(subject, claims, total, micro, steps, ranks, because)
+    if isinstance(ranks, Unresolved) or not sizes or min(sizes) < 1 or why_unresolved(rank_claims, launch) is not None:
+        return _judge_without_ranks(subject, claims, total, micro, steps, ranks, rank_claims)
     combinations = list(itertools.product(total, micro or (0,), steps or (0,), sizes))
     if any(_sizes_agree(*combination) for combination in combinations):
         return passed(subject)
-    first = combinations[0]
+    sizes_tried = combinations[0]
     return failed(
         subject,
-        _product_fault(*first, claims=claims) + (_ONE_NODE if alone else ""),
+        _product_fault(*sizes_tried, claims=claims) + (_ONE_NODE if is_one_node else ""),
         at=claims["train_batch_size"][0],
         also=(
             *((c, "micro batch of one rank") for c in claims["micro_batch_size_per_gpu"]),
             *((c, "accumulation") for c in claims["gradient_accumulation_steps"]),
-            *((c, "determines the number of ranks") for c in distinct(because)),
+            *((c, "determines the number of ranks") for c in distinct(rank_claims)),
         ),
-        remedy=_batch_remedy(*first),
-        severity=Severity.WARNING if alone and _fits_some_nodes(*first) else None,
+        remedy=_batch_remedy(*sizes_tried),
+        severity=Severity.WARNING if is_one_node and _fits_some_nodes(*sizes_tried) else None,
     )
 
 
 def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Return whether deepspeed has a number of processes but no hosts: one node, unless the site has a hostfile."""
+    """Return whether deepspeed gets a number of processes but no hosts, so that it starts one node.
+
+    The site may have a hostfile that the files do not show.
+    """
     return (
         launch is not None
         and launch.launcher == "deepspeed"
@@ -144,7 +147,7 @@ def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
 
 
 def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Return whether the sizes agree; 0 means not given."""
+    """Return whether the sizes agree. A micro batch or accumulation of 0 means that it is not given."""
     if micro and steps:
         return total == micro * steps * ranks
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
@@ -186,23 +189,24 @@ def _judge_without_ranks(
     micro: tuple[int, ...],
     steps: tuple[int, ...],
     ranks: Value,
-    because: tuple[Claim, ...],
+    rank_claims: tuple[Claim, ...],
 ) -> Verdict:
-    """Judge the sizes without the number of ranks: report sizes that no number of ranks can satisfy."""
+    """Return the verdict if the number of ranks is unknown: failed if no number of ranks can satisfy the sizes."""
     pairs = list(itertools.product(total, micro or (1,), steps or (1,)))
     if (micro or steps) and all(batch % (each * count) for batch, each, count in pairs):
-        _, m, s = pairs[0]
+        _, micro_batch, accumulation = pairs[0]
         return failed(
             subject,
-            f"{quoted(claims['train_batch_size'][0])} is not a multiple of micro batch {m} x accumulation {s} ="
-            f" {m * s}, so no number of ranks fits: DeepSpeed stops in every rank.",
+            f"{quoted(claims['train_batch_size'][0])} is not a multiple of micro batch {micro_batch} x accumulation"
+            f" {accumulation} ="
+            f" {micro_batch * accumulation}, so no number of ranks fits: DeepSpeed stops in every rank.",
             at=claims["train_batch_size"][0],
             also=(*claims["micro_batch_size_per_gpu"], *claims["gradient_accumulation_steps"]),
-            remedy=f"Use a train_batch_size that is a multiple of {m * s}, or other factors.",
+            remedy=f"Use a train_batch_size that is a multiple of {micro_batch * accumulation}, or other factors.",
         )
     why = ranks.why if isinstance(ranks, Unresolved) else "a branch"
-    place = next(iter(because), claims["train_batch_size"][0])
-    return unknown(subject, f"the number of data-parallel ranks: {why}", at=place)
+    location = next(iter(rank_claims), claims["train_batch_size"][0])
+    return unknown(subject, f"the number of data-parallel ranks: {why}", at=location)
 
 
 #: The stages that the script's own PipelineModule has.
@@ -210,23 +214,25 @@ _STAGES = "setting.deepspeed_pipeline.num_stages"
 
 
 def data_parallel_ranks(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
-    """Return the number of data-parallel ranks: all ranks divided by tensor and pipeline parallel sizes; and the
-    claims.
+    """Return the number of data-parallel ranks, which are all ranks divided by tensor and pipeline parallel sizes, and
+    the claims about it.
     """
-    return _divided(job, scope, *ranks_started(job, scope))
+    return _without_model_parallel(job, scope, *ranks_started(job, scope))
 
 
-def _divided(job: Job, scope: Scope, ranks: Value, because: tuple[Claim, ...]) -> tuple[Value, tuple[Claim, ...]]:
+def _without_model_parallel(
+    job: Job, scope: Scope, ranks: Value, rank_claims: tuple[Claim, ...]
+) -> tuple[Value, tuple[Claim, ...]]:
     pipelines = job.about("setting.deepspeed_pipeline.function", scope)
     if pipelines and not job.setting(_STAGES, scope):
         return Unresolved(f"{quoted(pipelines[0])} divides the ranks into stages"), pipelines
-    # An option of the script's own may say the same.
+    # An option of the script itself may also give the number of stages.
     for quantity in ("tensor_parallel_size", _STAGES if pipelines else "pipeline_parallel_size"):
         sizes = job.setting(quantity, scope)
         if sizes:
             ranks = lift(_data_parallel, ranks, as_int(job_value(sizes)))
-            because = (*because, *sizes)
-    return ranks, because
+            rank_claims = (*rank_claims, *sizes)
+    return ranks, rank_claims
 
 
 def _data_parallel(ranks: Plain, size: Plain) -> Plain:
@@ -255,12 +261,14 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the number without quotation marks.
 
-    Known limits: "auto" and placeholders that something else fills in are left alone. A number such as `8.0`, or `true`
+    Known limits: "auto" and placeholders that something else fills in are not judged. A number such as `8.0`, or `true`
     for 1, passes DeepSpeed's own comparison and fails later or not at all, so it is a warning.
     """
-    found = distinct(claim for quantity in BATCH for claim in job.about(quantity) if claim.source == "deepspeed")
-    for claim in found:
-        key = KEYS[claim.quantity]
+    claims = distinct(
+        claim for quantity in BATCH_QUANTITIES for claim in job.about(quantity) if claim.source == "deepspeed"
+    )
+    for claim in claims:
+        key = BATCH_KEYS[claim.quantity]
         if isinstance(claim.value, Unresolved):
             yield unknown(claim.span.path, f"{key}: {claim.value.why}", at=claim)
         elif any(value is None or _is_count(value) for value in claim.alternatives):
@@ -279,7 +287,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 def _may_pass(claim: Claim, value: Plain) -> bool:
     """Return whether DeepSpeed's own comparison accepts a value that is not a count.
 
-    A part of the whole batch is never a product.
+    A fraction never equals the product of the other sizes, so it fails as train_batch_size.
     """
     return value is True or (isinstance(value, float) and (value.is_integer() or claim.quantity != "train_batch_size"))
 
@@ -289,25 +297,25 @@ def _is_count(value: Plain) -> bool:
 
 
 def _number_fix(claim: Claim) -> Fix | None:
-    """Return the fix that writes the whole number meant by a string such as "8" or a float such as 8.0."""
-    read = numbers(claim.value)
-    if len(read) != 1 or read[0] < 1:
+    """Return the fix that replaces a string such as "8" or a float such as 8.0 by the whole number; None for others."""
+    counts = numbers(claim.value)
+    if len(counts) != 1 or counts[0] < 1:
         return None
     value = claim.alternatives[0]
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return make_fix(f"write {shown} as {read[0]}", replace_text(claim, shown, str(read[0])), safe=True)
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return make_fix(f"write {text} as {counts[0]}", replace_text(claim, text, str(counts[0])), safe=True)
 
 
 def _number_remedy(key: str, claim: Claim) -> str:
-    read = numbers(claim.value)
-    if read and read[0] > 0:
-        return f'Write `"{key}": {read[0]}`.'
+    counts = numbers(claim.value)
+    if counts and counts[0] > 0:
+        return f'Write `"{key}": {counts[0]}`.'
     return f'Set "{key}" to a whole number above 0, or remove the key.'
 
 
 #: The quantities whose product is checked, with their keys in the configuration.
-BATCH = ("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps")
-KEYS = {
+BATCH_QUANTITIES = ("train_batch_size", "micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BATCH_KEYS = {
     "train_batch_size": "train_batch_size",
     "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
@@ -376,30 +384,36 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     have another meaning, and are not judged.
     """
     for subject, scope, launch in subjects(job):
-        if is_compared(job, launch):
+        if compares_with_deepspeed(job, launch):
             yield passed(subject)
             continue
         for quantity in ("micro_batch_size_per_gpu", "gradient_accumulation_steps"):
-            ours, theirs = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
-            if not ours and theirs and launch is not None:
-                verdict = _default_verdict(job, launch, quantity, theirs)
+            trainer_claims, config_claims = given_to_trainer(job, quantity, scope), configured(job, quantity, scope)
+            if not trainer_claims and config_claims and launch is not None:
+                verdict = _default_verdict(job, launch, quantity, config_claims)
                 if verdict is not None:
                     yield verdict
-            if not ours or not theirs or _may_mean_something_else(job, ours[0], launch, scope):
+            if (
+                not trainer_claims
+                or not config_claims
+                or _may_mean_something_else(job, trainer_claims[0], launch, scope)
+            ):
                 continue
-            undecided_verdict = undecided(subject, (*ours, *theirs), launch)
-            one, other = numbers(job_value(ours)), numbers(job_value(theirs))
-            if undecided_verdict is None and one and other and not set(one) & set(other):
-                undecided_verdict = failed(
+            result = undecided(subject, (*trainer_claims, *config_claims), launch)
+            values, other_values = numbers(job_value(trainer_claims)), numbers(job_value(config_claims))
+            if result is None and values and other_values and not set(values) & set(other_values):
+                result = failed(
                     subject,
-                    f"{quoted(ours[0])} gives {joined(one)}, but {placed(theirs[0])} gives {joined(other)}.",
-                    at=ours[0],
-                    also=((theirs[0], "DeepSpeed's value"),),
-                    remedy=f'Write `"{KEYS[quantity]}": "auto"` in {theirs[0].span.path}, or make the two equal.',
+                    f"{quoted(trainer_claims[0])} gives {joined(values)}, but {placed(config_claims[0])} gives"
+                    f" {joined(other_values)}.",
+                    at=trainer_claims[0],
+                    also=((config_claims[0], "DeepSpeed's value"),),
+                    remedy=f'Write `"{BATCH_KEYS[quantity]}": "auto"` in {config_claims[0].span.path}, or make the'
+                    " two equal.",
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
-                    fix=_auto_fix(theirs[0], quantity) if uses_hugging_face(job, launch, scope) else None,
+                    fix=_auto_fix(config_claims[0], quantity) if uses_hugging_face(job, launch, scope) else None,
                 )
-            yield undecided_verdict or passed(subject)
+            yield result or passed(subject)
 
 
 def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scope: Scope) -> bool:
@@ -411,33 +425,33 @@ def _may_mean_something_else(job: Job, claim: Claim, launch: Launch | None, scop
 def _auto_fix(claim: Claim, quantity: str) -> Fix | None:
     """Return an unsafe fix that writes "auto", because the intended value is a guess."""
     number = str(claim.alternatives[0]) if len(claim.alternatives) == 1 else ""
-    return make_fix(f'write "{KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
+    return make_fix(f'write "{BATCH_KEYS[quantity]}": "auto"', replace_text(claim, number, '"auto"'), safe=False)
 
 
 #: Defaults of Hugging Face's `TrainingArguments` (transformers 4.50, training_args.py).
 _TRAINER_DEFAULTS = {"micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 1}
-_OPTIONS = {
+_TRAINER_OPTIONS = {
     "micro_batch_size_per_gpu": "--per_device_train_batch_size",
     "gradient_accumulation_steps": "--gradient_accumulation_steps",
 }
 
 
-def _default_verdict(job: Job, launch: Launch, quantity: str, theirs: tuple[Claim, ...]) -> Verdict | None:
-    """Compare a number in the configuration with the trainer's default, if the whole command line is known."""
+def _default_verdict(job: Job, launch: Launch, quantity: str, config_claims: tuple[Claim, ...]) -> Verdict | None:
+    """Return the verdict on a number that differs from the trainer's default; None unless all arguments are known."""
     if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
         return None
-    if job.about(quantity, launch.scope) != theirs:
+    if job.about(quantity, launch.scope) != config_claims:
         return None
-    found, default = numbers(job_value(theirs)), _TRAINER_DEFAULTS[quantity]
-    if not found or default in found:
+    values, default = numbers(job_value(config_claims)), _TRAINER_DEFAULTS[quantity]
+    if not values or default in values:
         return None
     return failed(
         launch.id,
-        f"{quoted(theirs[0])}, but the launch gives no {_OPTIONS[quantity]} and Hugging Face's trainer uses "
-        f"{default}: the trainer stops when the two differ.",
-        at=theirs[0],
+        f"{quoted(config_claims[0])}, but the launch gives no {_TRAINER_OPTIONS[quantity]} and Hugging Face's trainer"
+        f" uses {default}: the trainer stops when the two differ.",
+        at=config_claims[0],
         also=((launch, f"uses {default}"),),
-        remedy=f'Give {_OPTIONS[quantity]} {found[0]}, or write `"{KEYS[quantity]}": "auto"`.',
+        remedy=f'Give {_TRAINER_OPTIONS[quantity]} {values[0]}, or write `"{BATCH_KEYS[quantity]}": "auto"`.',
         severity=Severity.WARNING,
     )
 
@@ -446,13 +460,13 @@ def _default_verdict(job: Job, launch: Launch, quantity: str, theirs: tuple[Clai
 
 
 #: The table of each section whose parser stops at an unknown key.
-_STRICT = {
+_STRICT_SECTIONS = {
     "zero_optimization": "deepspeed_zero",
     "zero_optimization.offload_optimizer": "deepspeed_offload_optimizer",
     "zero_optimization.offload_param": "deepspeed_offload_param",
 }
 #: Keys of releases that are older than the tables.
-_OLD = frozenset(
+_OLD_KEYS = frozenset(
     (
         ("zero_optimization", "cpu_offload_params"),
         ("zero_optimization", "max_elements_per_comm"),
@@ -463,7 +477,7 @@ _OLD = frozenset(
 _SECTIONS = frozenset(("zero_optimization", "hybrid_engine"))
 _MIN_LENGTH = 6
 #: Deprecated keys and their replacements.
-_RENAMED = {
+_RENAMED_KEYS = {
     "zero_optimization.cpu_offload": '`"offload_optimizer": {"device": "cpu"}`',
     "zero_optimization.cpu_offload_param": '`"offload_param": {"device": "cpu"}`',
     "zero_optimization.cpu_offload_params": '`"offload_param": {"device": "cpu"}`',
@@ -472,17 +486,17 @@ _RENAMED = {
 }
 
 
-def _keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Yield every key once, with its section."""
+def _section_and_key(job: Job) -> Iterator[tuple[str, str, Claim]]:
+    """Yield the section, the name and the claim of every key."""
     for claim in job.about("deepspeed_key"):
         for text in texts(claim.value):
             section, _, key = text.rpartition(".")
             yield section, key, claim
 
 
-def _closed_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
-    """Yield every key of the sections that reject unknown keys, with its section, once."""
-    closed = {setting.key for setting in settings("deepspeed").values() if setting.closed} - set(_STRICT)
+def _closed_section_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
+    """Yield the section, the name and the claim of every key in sections that reject unknown keys, each key once."""
+    closed = {setting.key for setting in settings("deepspeed").values() if setting.closed} - set(_STRICT_SECTIONS)
     claims = {(claim.span.path, claim.span.line, key): claim for key, claim in job.settings("deepspeed")}
     for (_, _, path), claim in claims.items():
         section, _, key = path.rpartition(".")
@@ -490,7 +504,7 @@ def _closed_keys(job: Job) -> Iterator[tuple[str, str, Claim]]:
             yield section, key, claim
 
 
-def _open_keys(job: Job) -> Iterator[Verdict]:
+def _unknown_key_verdicts(job: Job) -> Iterator[Verdict]:
     for claim in job.about("deepspeed_key"):
         if isinstance(claim.value, Unresolved):
             yield unknown(job.name, f"the key {quoted(claim)} is unknown: {claim.value.why}", at=claim)
@@ -498,24 +512,26 @@ def _open_keys(job: Job) -> Iterator[Verdict]:
 
 def _section_keys(table: Generated, section: str) -> frozenset[str]:
     """Return every key that a section accepts in some release."""
-    if section and section not in _STRICT:
+    if section and section not in _STRICT_SECTIONS:
         prefix = f"{section}."
-        found = {name for key in settings("deepspeed") if key.startswith(prefix) for name in (key[len(prefix) :],)}
-        return frozenset(name for name in found if "." not in name)
+        members = {name for key in settings("deepspeed") if key.startswith(prefix) for name in (key[len(prefix) :],)}
+        return frozenset(name for name in members if "." not in name)
     names = {name for row in table.rows for name in (row.dest, *row.spellings)}
-    model = {
+    declared = {
         key.removeprefix(f"{section}.") for key in settings("deepspeed") if section and key.startswith(f"{section}.")
     }
-    return frozenset(names | {name for name in model if "." not in name} | (_SECTIONS if not section else frozenset()))
+    return frozenset(
+        names | {name for name in declared if "." not in name} | (_SECTIONS if not section else frozenset())
+    )
 
 
 def _nearest_key(key: str, names: frozenset[str]) -> str:
-    """Return the known key that `key` probably misspells; empty when there is none."""
-    most = 2 if len(key) >= 2 * _MIN_LENGTH else 1
-    near = sorted(
-        (distance(key.lower(), name.lower(), most), name) for name in names if abs(len(name) - len(key)) <= most
+    """Return the known key that `key` probably misspells; empty if no known key is similar."""
+    limit = 2 if len(key) >= 2 * _MIN_LENGTH else 1
+    candidates = sorted(
+        (distance(key.lower(), name.lower(), limit), name) for name in names if abs(len(name) - len(key)) <= limit
     )
-    return near[0][1] if near and near[0][0] <= most else ""
+    return candidates[0][1] if candidates and candidates[0][0] <= limit else ""
 
 
 @rule(
@@ -544,47 +560,49 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     key or the job's files pin a known release. Releases before 0.8 ignored unknown keys.
     """
     version = pinned(job, "deepspeed")
-    yield from _open_keys(job)
-    for section, key, claim in (*_keys(job), *_closed_keys(job)):
-        known = _STRICT.get(section)
+    yield from _unknown_key_verdicts(job)
+    for section, key, claim in (*_section_and_key(job), *_closed_section_keys(job)):
+        table_name = _STRICT_SECTIONS.get(section)
         model = settings("deepspeed").get(section)
-        if (known is None and section and model is None) or (section, key) in _OLD:
+        if (table_name is None and section and model is None) or (section, key) in _OLD_KEYS:
             continue
-        table = load_table(known or "deepspeed_keys")
+        table = load_table(table_name or "deepspeed_keys")
         names = _section_keys(table, section)
         if key in names or (not section and key in _SECTIONS) or key.startswith(("_", "//", "#")):
             yield passed(job.name)
             continue
-        near = _nearest_key(key, names) if len(key) >= _MIN_LENGTH or section else ""
-        plain = key.replace("-", "_")
-        if not section and (not near or plain in _SECTIONS or table.find(plain) is not None):
-            # With hyphens it is a key of gpt-neox, which reads files like this one.
+        nearest = _nearest_key(key, names) if len(key) >= _MIN_LENGTH or section else ""
+        underscored = key.replace("-", "_")
+        if not section and (not nearest or underscored in _SECTIONS or table.find(underscored) is not None):
+            # A key with hyphens belongs to gpt-neox, whose configurations include DeepSpeed's keys.
             continue
         applies = in_range(version, model.since if model is not None else "", "")
         if applies is False:
             yield passed(job.name)
             continue
-        what = "DeepSpeed stops at an unknown key there" if section else "DeepSpeed ignores it"
+        effect = "DeepSpeed stops at an unknown key there" if section else "DeepSpeed ignores it"
         since = f" (since {model.since})" if model is not None and model.since and not version else ""
-        # A section leaves out what is "auto" before it looks at names.
-        left_out = any(
+        # DeepSpeed drops keys whose value is "auto" before it checks the names in a section.
+        is_auto = any(
             path == f"{section}.{key}" and other.alternatives == ("auto",) for path, other in job.settings("deepspeed")
         )
-        if section and left_out:
+        if section and is_auto:
             yield passed(job.name)
             continue
         newest = load_table("deepspeed_keys").newest
-        sure = section and applies and (near or in_range(version, "", newest) if version else near)
+        is_certain = section and applies and (nearest or in_range(version, "", newest) if version else nearest)
         yield failed(
             job.name,
             f"{quoted(claim)} is not a key of {section or 'a DeepSpeed configuration'}"
-            f"{f'; {near} is probably meant' if near else ''}: {what}{since}.",
+            f"{f'; {nearest} is probably meant' if nearest else ''}: {effect}{since}.",
             at=claim,
-            remedy=f"Write `{near}`."
-            if near
+            remedy=f"Write `{nearest}`."
+            if nearest
             else f"Remove it, or look it up for your version of DeepSpeed ({claim.span.path}).",
-            severity=None if sure else Severity.WARNING,
-            fix=make_fix(f"rename {key} to {near}", replace_text(claim, key, near), safe=False) if near else None,
+            severity=None if is_certain else Severity.WARNING,
+            fix=make_fix(f"rename {key} to {nearest}", replace_text(claim, key, nearest), safe=False)
+            if nearest
+            else None,
         )
 
 
@@ -606,29 +624,29 @@ def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
 
     Fix: `"stage": 3` to offload parameters, 1 to 3 to offload optimizer states; or remove the section.
 
-    Known limits: It is not known which of the two was intended.
+    Known limits: The files do not show whether the stage or the offloading is intended.
     """
     for subject, scope, launch in subjects(job):
-        for quantity, least, what in (
+        for quantity, min_stage, part in (
             ("offload_param_device", 3, "parameters"),
             ("offload_optimizer_device", 1, "optimizer states"),
         ):
             devices = _deepspeed_claims(job, quantity, scope)
             if not devices or not all(text in ("cpu", "nvme") for text in texts(job_value(devices)) or ("",)):
                 continue
-            # An option of the program may say the stage.
+            # An option of the program may give the stage.
             stages = _deepspeed_claims(job, "zero_stage", scope) or job.setting("zero_stage", scope)
-            found = numbers(job_value(stages)) if stages else (0,)
+            stage_numbers = numbers(job_value(stages)) if stages else (0,)
             verdict = undecided(subject, (*devices, *stages), launch)
-            if verdict is None and found and max(found) < least:
-                shown = placed(stages[0]) if stages else "the default, stage 0,"
+            if verdict is None and stage_numbers and max(stage_numbers) < min_stage:
+                stage_text = placed(stages[0]) if stages else "the default, stage 0,"
                 verdict = failed(
                     subject,
-                    f"{quoted(devices[0])} offloads {what} to host memory, but {shown} does not partition {what}:"
-                    f" stage {least if least == 3 else '1 to 3'} does.",
+                    f"{quoted(devices[0])} offloads {part} to host memory, but {stage_text} does not partition {part}:"
+                    f" stage {min_stage if min_stage == 3 else '1 to 3'} does.",
                     at=devices[0],
                     also=tuple((c, "ZeRO stage") for c in stages[:1]),
-                    remedy=f'Write `"stage": {max(least, 2)}`, or remove the section.',
+                    remedy=f'Write `"stage": {max(min_stage, 2)}`, or remove the section.',
                 )
             yield verdict or passed(subject)
 
@@ -662,8 +680,14 @@ def zero_stage_beside_pipeline(question: SubjectQuestion) -> Verdict | None:
     pipelines.
     """
     stages, pipes = question.of
-    zero, several = numbers(job_value(stages)), numbers(job_value(pipes))
-    if not zero or not several or min(zero) < 2 or min(several) < 2 or _has_no_pipeline(question.of.launch):
+    zero_stages, pipeline_sizes = numbers(job_value(stages)), numbers(job_value(pipes))
+    if (
+        not zero_stages
+        or not pipeline_sizes
+        or min(zero_stages) < 2
+        or min(pipeline_sizes) < 2
+        or _has_no_pipeline(question.of.launch)
+    ):
         return None
     return failed(
         question.subject,
@@ -699,29 +723,29 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the new name.
 
-    Known limits: Only keys that DeepSpeed itself marks as deprecated.
+    Known limits: Only keys that DeepSpeed itself marks as deprecated are reported.
     """
     keys = {(claim.span.path, text) for claim in job.about("deepspeed_key") for text in texts(claim.value)}
-    yield from _open_keys(job)
-    for section, key, claim in _keys(job):
-        new = _RENAMED.get(f"{section}.{key}")
-        if new is None:
+    yield from _unknown_key_verdicts(job)
+    for section, key, claim in _section_and_key(job):
+        new_name = _RENAMED_KEYS.get(f"{section}.{key}")
+        if new_name is None:
             continue
-        replacement = (
+        has_new_key = (
             claim.span.path,
-            f"{section}.{new.split(chr(34))[1] if chr(34) in new else new.strip('`')}",
+            f"{section}.{new_name.split(chr(34))[1] if chr(34) in new_name else new_name.strip('`')}",
         ) in keys
         yield failed(
             job.name,
             f"{quoted(claim)} is an old name"
             + (
-                f", and {new} is given as well: DeepSpeed rejects the combination."
-                if replacement
-                else f": it is now {new}."
+                f", and {new_name} is given as well: DeepSpeed rejects the combination."
+                if has_new_key
+                else f": it is now {new_name}."
             ),
             at=claim,
-            remedy=f"Write {new}." if not replacement else f"Remove {quoted(claim)}.",
-            severity=None if replacement else Severity.INFO,
+            remedy=f"Write {new_name}." if not has_new_key else f"Remove {quoted(claim)}.",
+            severity=None if has_new_key else Severity.INFO,
         )
 
 

@@ -17,7 +17,7 @@ from preflight.sources.tables import load_table
 from preflight_rules.data_tables import models
 
 #: Values that accelerate 1.15 accepts (utils/constants.py); the old numbers count from 1.
-_WORDS = {
+_CHOICES = {
     "fsdp_wrap_policy": ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
     "fsdp_sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"),
     "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
@@ -26,7 +26,7 @@ _WORDS = {
 
 
 def has_fsdp(job: Job, scope: Scope) -> bool:
-    """Return whether FSDP is used. A configuration of another distributed type may have an unused FSDP section."""
+    """Return whether FSDP may be used. A configuration of another distributed type may have an unused FSDP section."""
     kinds = job.setting("distributed_type", scope)
     return (
         not kinds
@@ -36,9 +36,9 @@ def has_fsdp(job: Job, scope: Scope) -> bool:
 
 
 def only_claim(job: Job, quantity: str, scope: Scope) -> Claim | None:
-    """Return the single claim that sets a quantity; None if there is none or several."""
-    found = job.setting(quantity, scope)
-    return found[0] if len(found) == 1 else None
+    """Return the only claim that sets a quantity; None if no claim or several claims set it."""
+    claims = job.setting(quantity, scope)
+    return claims[0] if len(claims) == 1 else None
 
 
 def is_value(claim: Claim | None, value: object) -> bool:
@@ -68,25 +68,25 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     versions; likewise with version 2 of FSDP, which does not need the setting.
     """
     for subject, scope, launch in subjects(job):
-        synchronised, efficient = (
+        sync, loading = (
             only_claim(job, "fsdp_sync_module_states", scope),
             only_claim(job, "fsdp_cpu_ram_efficient_loading", scope),
         )
-        if synchronised is None or not has_fsdp(job, scope):
+        if sync is None or not has_fsdp(job, scope):
             continue
-        stated = tuple(claim for claim in (synchronised, efficient) if claim is not None)
-        verdict = undecided(subject, stated, launch)
-        if verdict is None and not (is_value(synchronised, True) or is_value(efficient, False)):
-            mild = efficient is None or is_value(only_claim(job, "fsdp_version", scope), 2)
-            other = quoted(efficient) if efficient is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
+        claims = tuple(claim for claim in (sync, loading) if claim is not None)
+        verdict = undecided(subject, claims, launch)
+        if verdict is None and not (is_value(sync, True) or is_value(loading, False)):
+            is_mild = loading is None or is_value(only_claim(job, "fsdp_version", scope), 2)
+            loading_text = quoted(loading) if loading is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
             verdict = failed(
                 subject,
-                f"{quoted(synchronised)}, but {other} lets only the first rank load the weights: Accelerate refuses "
+                f"{quoted(sync)}, but {loading_text} lets only the first rank load the weights: Accelerate refuses "
                 "to launch.",
-                at=synchronised,
-                also=() if efficient is None else ((efficient, "only the first rank loads"),),
+                at=sync,
+                also=() if loading is None else ((loading, "only the first rank loads"),),
                 remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
-                severity=Severity.WARNING if mild else None,
+                severity=Severity.WARNING if is_mild else None,
             )
         yield verdict or passed(subject)
 
@@ -173,27 +173,27 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
     Known limits: For a script that is not known to use Hugging Face's trainer it is a warning.
     """
     for subject, scope, launch in subjects(job):
-        ours, theirs = (
+        fsdp_claim, trainer_claim = (
             only_claim(job, "fsdp_activation_checkpointing", scope),
             only_claim(job, "gradient_checkpointing", scope),
         )
-        if ours is None or theirs is None or not has_fsdp(job, scope):
+        if fsdp_claim is None or trainer_claim is None or not has_fsdp(job, scope):
             continue
-        if undecided_verdict := undecided(subject, (ours, theirs), launch):
+        if undecided_verdict := undecided(subject, (fsdp_claim, trainer_claim), launch):
             yield undecided_verdict
-        elif is_value(ours, True) and is_value(theirs, True):
-            trained = any("transformers" in c.alternatives for c in job.about("training_framework", scope))
+        elif is_value(fsdp_claim, True) and is_value(trainer_claim, True):
+            uses_trainer = any("transformers" in c.alternatives for c in job.about("training_framework", scope))
             if any("axolotl" in c.alternatives for c in job.about("training_framework", scope)):
-                yield unknown(subject, "axolotl decides which of the two it uses", at=theirs)
+                yield unknown(subject, "axolotl decides which of the two it uses", at=trainer_claim)
                 continue
             yield failed(
                 subject,
-                f"{quoted(theirs)} and {placed(ours)} both enable activation checkpointing; the trainer rejects"
-                " this combination.",
-                at=theirs,
-                also=((ours, "FSDP's own"),),
+                f"{quoted(trainer_claim)} and {placed(fsdp_claim)} both enable activation checkpointing; the trainer"
+                " rejects this combination.",
+                at=trainer_claim,
+                also=((fsdp_claim, "FSDP's own"),),
                 remedy="Turn the trainer's gradient_checkpointing off and leave it to FSDP.",
-                severity=None if trained else Severity.WARNING,
+                severity=None if uses_trainer else Severity.WARNING,
             )
         else:
             yield passed(subject)
@@ -221,10 +221,10 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
 
     Fix: Write FULL_SHARD for the equivalent of ZeRO stage 3, SHARD_GRAD_OP for stage 2.
 
-    Known limits: The number 3 is a warning: it may be intended.
+    Known limits: The number 3 is a warning, because it may be intended.
     """
     for subject, scope, launch in subjects(job):
-        for quantity, words in _WORDS.items():
+        for quantity, words in _CHOICES.items():
             for claim in job.setting(quantity, scope):
                 if not has_fsdp(job, scope) or (quantity == "fsdp_sharding_strategy" and claim.source == "trainer"):
                     continue
@@ -237,15 +237,15 @@ def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
 def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tuple[str, ...]) -> Verdict:
     if undecided_verdict := undecided(subject, (claim,), launch):
         return undecided_verdict
-    found = texts(job_value((claim,)))
-    if found and not set(found) & set(words):
+    values = texts(job_value((claim,)))
+    if values and not set(values) & set(words):
         return failed(
             subject,
             f"{quoted(claim)} is not one of {', '.join(words)}: Accelerate stops.",
             at=claim,
             remedy=f"Write one of {', '.join(words)}.",
         )
-    if found == ("NO_SHARD",) and _BARE_NUMBER.search(claim.spelling):
+    if values == ("NO_SHARD",) and _BARE_NUMBER.search(claim.spelling):
         return failed(
             subject,
             f"{quoted(claim)} means NO_SHARD (1 is FULL_SHARD, 2 SHARD_GRAD_OP), which shards nothing; it is not ZeRO"
@@ -254,7 +254,7 @@ def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tupl
             remedy="Write FULL_SHARD if parameters are to be sharded, else NO_SHARD.",
             severity=Severity.WARNING,
         )
-    return passed(subject) if found else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)
+    return passed(subject) if values else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)
 
 
 _CLASS_POLICY = "TRANSFORMER_BASED_WRAP"
@@ -302,8 +302,8 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     if is_value(only_claim(job, "fsdp_version", scope), 2):
         return None
     if launch is not None and not _trusts_remote_code(job, launch):
-        why = "whether a class is needed depends on the model, which is unknown"
-        return unknown(question.subject, why, at=policies[0])
+        reason = "whether a class is needed depends on the model, which is unknown"
+        return unknown(question.subject, reason, at=policies[0])
     return failed(
         question.subject,
         f"{quoted(policies[0])}, but fsdp_transformer_layer_cls_to_wrap names no class: a model that does"
@@ -318,16 +318,16 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 def _names_own_layers(job: Job, scope: Scope) -> bool:
     """Return whether the model is one of the transformers library, whose models define which layers are kept whole.
 
-    fsdp_cpu_ram_efficient_loading works only with those models, so its presence proves it.
+    fsdp_cpu_ram_efficient_loading works only with these models, so a configuration with it is for such a model.
     """
-    efficient = is_value(only_claim(job, "fsdp_cpu_ram_efficient_loading", scope), True)
-    return efficient or any(main_layer(family_of(text)) for text in _known_models(job, scope))
+    loads_efficiently = is_value(only_claim(job, "fsdp_cpu_ram_efficient_loading", scope), True)
+    return loads_efficiently or any(main_layer(family_of(text)) for text in _known_models(job, scope))
 
 
 def _trusts_remote_code(job: Job, launch: Launch) -> bool:
     """Return whether the model may use code that comes with its weights."""
-    given = any("trust_remote_code" in claim.alternatives for claim in job.about("trainer_argument", launch.scope))
-    return given or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
+    in_file = any("trust_remote_code" in claim.alternatives for claim in job.about("trainer_argument", launch.scope))
+    return in_file or any(word is not None and "trust_remote_code" in word for word in launch.arguments)
 
 
 def _known_models(job: Job, scope: Scope) -> tuple[str, ...]:
@@ -359,37 +359,37 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
     Known limits: The model's family is identified by its published name (preflight_rules/data/models.toml); a local
     path with another name does not identify it.
     """
-    classes, named = question.of
+    classes, models = question.of
     families = {family_of(text) for text in _known_models(question.of.job, question.of.scope)}
-    wanted = sorted({name for claim in classes for item in claim.alternatives for name in _string_members(item)})
-    foreign = [name for name in wanted if _is_foreign_class(name, families)]
-    wrong = foreign[0] if foreign else ""
-    # Accelerate looks for each name; of the classes that a script lists, one that fits is enough.
-    fits = classes[0].source == "python" and len(foreign) < len(wanted)
-    if not wrong or fits or "" in families:
+    layer_names = sorted({name for claim in classes for item in claim.alternatives for name in _names(item)})
+    foreign = [name for name in layer_names if _is_foreign_class(name, families)]
+    foreign_class = foreign[0] if foreign else ""
+    # Accelerate needs every class; of the classes that a script lists, one of the model's is enough.
+    has_match = classes[0].source == "python" and len(foreign) < len(layer_names)
+    if not foreign_class or has_match or "" in families:
         return None
     family = min(families)
-    right, owners = main_layer(family), " or ".join(sorted(families_with(wrong)))
-    whose = f"{wrong} is a class of {owners} models" if owners else f"no model has a class {wrong}"
+    layer, owners = main_layer(family), " or ".join(sorted(families_with(foreign_class)))
+    whose = f"{foreign_class} is a class of {owners} models" if owners else f"no model has a class {foreign_class}"
     return failed(
         question.subject,
-        f"{quoted(classes[0])}: {whose}, and {placed(named[0])} is a {family} model"
-        + (f", whose layers are {right}." if right else "."),
+        f"{quoted(classes[0])}: {whose}, and {placed(models[0])} is a {family} model"
+        + (f", whose layers are {layer}." if layer else "."),
         at=classes[0],
-        also=((named[0], "the model"),),
-        remedy=f"Write {right}, or remove the setting." if right else "Remove the setting.",
+        also=((models[0], "the model"),),
+        remedy=f"Write {layer}, or remove the setting." if layer else "Remove the setting.",
     )
 
 
 def _is_foreign_class(name: str, families: set[str]) -> bool:
-    """Return whether a layer class belongs to another family, or misspells one of this family (`LLaMADecoderLayer`)."""
+    """Return whether a layer class belongs to another family, or misspells a class of these (`LLaMADecoderLayer`)."""
     owners = families_with(name)
     if owners:
         return not owners & families
     return any(name.lower() == layer.lower() for family in families for layer in layers_of(family))
 
 
-def _string_members(item: object) -> tuple[str, ...]:
+def _names(item: object) -> tuple[str, ...]:
     return tuple(str(name) for name in item) if isinstance(item, tuple) else (str(item),)
 
 
@@ -399,9 +399,7 @@ _MAX_NAME_LENGTH = 200
 
 @functools.lru_cache(maxsize=256)
 def family_of(name: str) -> str:
-    """Return the family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name does not show
-    it.
-    """
+    """Return the family of a model by its published name (`meta-llama/Llama-2-7b-hf`); empty if the name is unknown."""
     last = name.rstrip("/").rpartition("/")[2].lower()[:_MAX_NAME_LENGTH]
     return next((family for pattern, family in models() if re.search(pattern, last)), "")
 
@@ -419,5 +417,5 @@ def families_with(layer: str) -> frozenset[str]:
 
 
 def main_layer(family: str) -> str:
-    """Return the layer class that most of a model of this family consists of; empty where none is known."""
+    """Return the class of the layers that make up most of a model of this family; empty if it is unknown."""
     return next((name for name in layers_of(family) if name.endswith(("Layer", "Block"))), "")

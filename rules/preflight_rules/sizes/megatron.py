@@ -1,4 +1,4 @@
-"""Megatron-LM, NeMo and other frameworks set up by a file: parallel degrees, batch and experts against the ranks."""
+"""Megatron-LM, NeMo and frameworks that a file configures: parallel degrees, batch and experts compared with ranks."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from preflight.plugins.questions import LaunchQuestion, Stated, launches_with, s
 from preflight_rules.launches import certainly_one, ranks_started
 from preflight_rules.sizes.parallel_sizes import Setup, setups
 
-_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
+_PARALLEL_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 #: Options that only Megatron-LM's argument parser has in this spelling (megatron/training/arguments.py, core_r0.12).
 _MEGATRON_OPTIONS = frozenset(
-    (
-        "--tensor-model-parallel-size",
-        "--pipeline-model-parallel-size",
-        "--num-attention-heads",
-        "--num-layers",
-    )
+    ("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--num-attention-heads", "--num-layers")
 )
 
 
-def _is_megatron(launch: Launch) -> bool:
+def _has_megatron_options(launch: Launch) -> bool:
     return any(word is not None and word.partition("=")[0] in _MEGATRON_OPTIONS for word in launch.arguments)
 
 
 def _may_hide_options(arguments: tuple[str | None, ...]) -> bool:
-    """Return whether an unresolved word may be an option; right after `--option` it is that option's value."""
+    """Return whether an unresolved word may be an option. A word right after `--option` is that option's value."""
     return any(
         word is None and (before is None or not before.startswith("--") or "=" in before)
         for before, word in itertools.pairwise(("", *arguments))
@@ -47,26 +42,30 @@ def _argument_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ..
 
 
 def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...], str]:
-    """Return every possible product of the parallel sizes, the claims, and the reason if one size is unknown."""
+    """Return the possible products of the parallel sizes, their claims, and the reason if a size is unknown."""
     claims: tuple[Claim, ...] = ()
     products = [1]
-    for quantity in _PARALLEL:
-        found = _argument_claims(job, launch, quantity)
-        if not found:
+    for quantity in _PARALLEL_SIZES:
+        size_claims = _argument_claims(job, launch, quantity)
+        if not size_claims:
             if _may_hide_options(launch.arguments):
                 return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
             continue
-        claims = (*claims, *found)
-        sizes = numbers(job_value(found))
+        claims = (*claims, *size_claims)
+        sizes = numbers(job_value(size_claims))
         if not sizes or min(sizes) < 1:
-            why = why_unresolved(found, launch)
-            return [], claims, why[1] if why else f"{quoted(found[0])}, which is not a positive number"
+            unresolved = why_unresolved(size_claims, launch)
+            return (
+                [],
+                claims,
+                unresolved[1] if unresolved else f"{quoted(size_claims[0])}, which is not a positive number",
+            )
         products = [product * size for product in products for size in sizes]
     return products, claims, ""
 
 
-def on_one_node(job: Job, launch: Launch) -> bool:
-    """Return whether the files give one node as a number. Scripts for many nodes often have it as a placeholder."""
+def gives_one_node(job: Job, launch: Launch) -> bool:
+    """Return whether the files set the number of nodes to 1, which is often a placeholder in scripts for many nodes."""
     if job.setting("standalone", launch.scope):
         return False
     nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
@@ -96,28 +95,26 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     numbers.
     """
     for launch in job.launches:
-        if not _is_megatron(launch):
+        if not _has_megatron_options(launch):
             continue
-        products, sizes, hidden = _model_ranks(job, launch)
-        ranks, because = ranks_started(job, launch.scope)
-        started = numbers(ranks)
-        undecided_verdict = why_unresolved((*sizes, *because), launch)
-        if hidden or undecided_verdict is not None or not started:
-            why = hidden or (
-                undecided_verdict[1] if undecided_verdict else ranks.why if isinstance(ranks, Unresolved) else ""
-            )
+        products, sizes, reason = _model_ranks(job, launch)
+        ranks, rank_claims = ranks_started(job, launch.scope)
+        rank_counts = numbers(ranks)
+        unresolved = why_unresolved((*sizes, *rank_claims), launch)
+        if reason or unresolved is not None or not rank_counts:
+            why = reason or (unresolved[1] if unresolved else ranks.why if isinstance(ranks, Unresolved) else "")
             yield unknown(launch.id, f"ranks by model parallel size: {why}", at=launch)
-        elif all(count % product for count in started for product in products):
-            count, product = started[0], products[0]
+        elif all(count % product for count in rank_counts for product in products):
+            count, product = rank_counts[0], products[0]
             yield failed(
                 launch.id,
                 f"{count} ranks are started, but one replica of the model needs {product}"
                 f" ({' x '.join(quoted(c) for c in sizes)}), which does not divide {count}.",
                 at=sizes[0],
-                also=(*((c, "parallel size") for c in sizes[1:]), *((c, "ranks") for c in distinct(because))),
+                also=(*((c, "parallel size") for c in sizes[1:]), *((c, "ranks") for c in distinct(rank_claims))),
                 remedy=f"Choose parallel sizes whose product divides {count}, or start a multiple of {product} ranks.",
                 # Published scripts for many nodes often leave the number of nodes at 1, to be filled in.
-                severity=Severity.WARNING if product % count == 0 and on_one_node(job, launch) else None,
+                severity=Severity.WARNING if product % count == 0 and gives_one_node(job, launch) else None,
             )
         else:
             yield passed(launch.id)
@@ -149,47 +146,42 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
             _argument_claims(job, launch, "train_batch_size"),
             _argument_claims(job, launch, "micro_batch_size_per_gpu"),
         )
-        if not _is_megatron(launch) or not total or not micro:
+        if not _has_megatron_options(launch) or not total or not micro:
             continue
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
             yield not_applicable(launch.id, "the global batch is changed at run time")
             continue
-        yield _global_batch(job, launch, total, micro)
+        yield _global_batch_verdict(job, launch, total, micro)
 
 
-def _global_batch(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tuple[Claim, ...]) -> Verdict:
-    products, sizes, hidden = _model_ranks(job, launch)
-    ranks, because = ranks_started(job, launch.scope)
-    undecided_verdict = why_unresolved((*total, *micro, *sizes, *because), launch)
-    if hidden or undecided_verdict is not None or not numbers(ranks):
-        why = hidden or (
-            undecided_verdict[1] if undecided_verdict else ranks.why if isinstance(ranks, Unresolved) else ""
-        )
+def _global_batch_verdict(job: Job, launch: Launch, total: tuple[Claim, ...], micro: tuple[Claim, ...]) -> Verdict:
+    products, sizes, reason = _model_ranks(job, launch)
+    ranks, rank_claims = ranks_started(job, launch.scope)
+    unresolved = why_unresolved((*total, *micro, *sizes, *rank_claims), launch)
+    if reason or unresolved is not None or not numbers(ranks):
+        why = reason or (unresolved[1] if unresolved else ranks.why if isinstance(ranks, Unresolved) else "")
         return unknown(launch.id, f"global batch by replicas: {why}", at=total[0])
     cases = [
-        (batch, one, count // product)
-        for batch, one, count, product in itertools.product(
+        (batch, micro_batch, count // product)
+        for batch, micro_batch, count, product in itertools.product(
             numbers(job_value(total)), numbers(job_value(micro)), numbers(ranks), products
         )
-        if count % product == 0 and one > 0
+        if count % product == 0 and micro_batch > 0
     ]
-    if not cases or not all(batch % (one * replicas) for batch, one, replicas in cases):
+    if not cases or not all(batch % (micro_batch * replicas) for batch, micro_batch, replicas in cases):
         return passed(launch.id)
-    batch, one, replicas = cases[0]
-    unit = one * replicas
+    batch, micro_batch, replicas = cases[0]
+    unit = micro_batch * replicas
     return failed(
         launch.id,
         f"{quoted(total[0])} is not a multiple of {quoted(micro[0])} x {replicas} replicas = {unit}.",
         at=total[0],
-        also=(
-            (micro[0], "micro batch"),
-            *((c, "determines the replicas") for c in (*sizes, *distinct(because))),
-        ),
+        also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*sizes, *distinct(rank_claims)))),
         remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
     )
 
 
-#: Sizes that reduce the ranks that may share experts.
+#: Sizes that divide the ranks, so that fewer of them may share experts.
 _SIZES_BESIDE_EXPERTS = ("pipeline_parallel_size", "replicate_degree")
 _EXPERT_TENSOR = "--expert-tensor-parallel-size"
 #: Options that read the model's shape from elsewhere.
@@ -223,68 +215,66 @@ def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
 
     Known limits: A model whose shape comes from a checkpoint or another file is not judged for its experts.
     """
-    shared = question.claims
-    counts = numbers(job_value(shared))
+    expert_claims = question.claims
+    counts = numbers(job_value(expert_claims))
     if not counts or min(counts) < 2:
-        return unknown(question.subject, f"{quoted(shared[0])} may be 1", at=shared[0])
+        return unknown(question.subject, f"{quoted(expert_claims[0])} may be 1", at=expert_claims[0])
     job, launch = question.of.job, question.of.launch
-    if (verdict := _missing_experts_verdict(job, launch, shared[0])) is not None:
+    if (verdict := _missing_experts_verdict(job, launch, expert_claims[0])) is not None:
         return verdict
-    return _divided(job, launch, shared[0], counts)
+    return _expert_ranks_verdict(job, launch, expert_claims[0], counts)
 
 
-def _missing_experts_verdict(job: Job, launch: Launch, shared: Claim) -> Verdict | None:
-    """Return the verdict on a Megatron-LM program without `--num-experts`."""
-    if shared.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
+def _missing_experts_verdict(job: Job, launch: Launch, expert_claim: Claim) -> Verdict | None:
+    """Return the verdict on a Megatron-LM program without `--num-experts`; None for other programs."""
+    if expert_claim.source != "arguments" or not is_megatron(launch) or job.about("num_experts", launch.scope):
         return None
-    given = launch.arguments
-    if any(word is None or word.partition("=")[0] in _SHAPE_ELSEWHERE for word in given):
-        return unknown(launch.id, "the number of experts may be given elsewhere", at=shared)
+    words = launch.arguments
+    if any(word is None or word.partition("=")[0] in _SHAPE_ELSEWHERE for word in words):
+        return unknown(launch.id, "the number of experts may be given elsewhere", at=expert_claim)
     return failed(
         launch.id,
-        f"{quoted(shared)} shares experts among ranks, and the command gives no `--num-experts`: Megatron-LM refuses"
-        " expert parallelism for a model without experts.",
-        at=shared,
+        f"{quoted(expert_claim)} shares experts among ranks, and the command gives no `--num-experts`: Megatron-LM"
+        " refuses expert parallelism for a model without experts.",
+        at=expert_claim,
         also=((launch, "started here"),),
         remedy="Add `--num-experts`, or remove the option.",
     )
 
 
-def _divided(job: Job, launch: Launch, shared: Claim, counts: tuple[int, ...]) -> Verdict:
+def _expert_ranks_verdict(job: Job, launch: Launch, expert_claim: Claim, counts: tuple[int, ...]) -> Verdict:
     world = job.setting("world_size", launch.scope)
     ranks = numbers(job_value(world)) if world else ()
     if len(ranks) != 1 or ranks[0] < 1 or undecided(launch.id, world) is not None:
-        return unknown(launch.id, "the number of ranks is unknown", at=shared)
+        return unknown(launch.id, "the number of ranks is unknown", at=expert_claim)
     tensor = _expert_tensor_size(job, launch) if is_megatron(launch) else 1
     if tensor is None:
-        return unknown(launch.id, "the expert tensor parallel size is unknown", at=shared)
+        return unknown(launch.id, "the expert tensor parallel size is unknown", at=expert_claim)
     group = ranks[0]
-    beside: list[Claim] = []
+    dividing_claims: list[Claim] = []
     for quantity in _SIZES_BESIDE_EXPERTS:
-        found = job.setting(quantity, launch.scope)
-        sizes = numbers(job_value(found)) if found else (1,)
+        claims = job.setting(quantity, launch.scope)
+        sizes = numbers(job_value(claims)) if claims else (1,)
         if len(sizes) != 1 or sizes[0] < 1 or group % sizes[0]:
-            return unknown(launch.id, "how many ranks may share experts is unknown", at=shared)
+            return unknown(launch.id, "how many ranks may share experts is unknown", at=expert_claim)
         group //= sizes[0]
-        beside += [claim for claim in found if sizes[0] > 1]
+        dividing_claims += [claim for claim in claims if sizes[0] > 1]
     products = [count * tensor for count in counts]
     if all(group % product for product in products):
-        times = f" with an expert tensor parallel size of {tensor}" if tensor > 1 else ""
+        tensor_text = f" with an expert tensor parallel size of {tensor}" if tensor > 1 else ""
         return failed(
             launch.id,
-            f"{quoted(shared)}{times} does not divide the {group} ranks that could share the experts.",
-            at=shared,
-            also=((world[0], f"{ranks[0]} ranks"), *((claim, "subtracted") for claim in beside)),
+            f"{quoted(expert_claim)}{tensor_text} does not divide the {group} ranks that could share the experts.",
+            at=expert_claim,
+            also=((world[0], f"{ranks[0]} ranks"), *((claim, "divides the ranks") for claim in dividing_claims)),
             remedy=f"Use {'sizes whose product' if tensor > 1 else 'a size that'} divides {group}.",
-            severity=Severity.WARNING if products[0] % group == 0 and on_one_node(job, launch) else None,
+            severity=Severity.WARNING if products[0] % group == 0 and gives_one_node(job, launch) else None,
         )
     return passed(launch.id)
 
 
 def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
-    """Return the expert tensor parallel size of Megatron-LM: its option, else the tensor parallel size; None if
-    unknown.
-    """
+    """Return the value of Megatron-LM's option for it, otherwise the tensor parallel size; None if unknown."""
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
         return _option_number(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
@@ -293,7 +283,7 @@ def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
 
 
 def _option_number(launch: Launch, name: str) -> int | None:
-    """Return the whole number that an option of the program has; None if it is not given or unknown."""
+    """Return the whole number that an option of the program has; None if the option is missing or its value unknown."""
     for index, word in enumerate(launch.arguments):
         option, equals, value = (word or "").partition("=")
         if option == name:
@@ -322,16 +312,16 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
     for batch in job.about("train_batch_size"):
         if batch.source != "hugectr":
             continue
-        beside = {
+        claims_by_quantity = {
             quantity: [c for c in job.about(quantity) if c.source == "hugectr" and c.span.path == batch.span.path]
             for quantity in ("gpus_per_node", "world_size")
         }
-        gpus, nodes = beside["gpus_per_node"], beside["world_size"]
+        gpus, nodes = claims_by_quantity["gpus_per_node"], claims_by_quantity["world_size"]
         if len(gpus) != 1 or len(nodes) != 1:
             continue
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
         verdict = undecided(batch.span.path, (batch, gpus[0]))
-        if verdict is None and (any(len(each) != 1 for each in sizes) or not sizes[1][0] or sizes[2] != (1,)):
+        if verdict is None and (any(len(counts) != 1 for counts in sizes) or not sizes[1][0] or sizes[2] != (1,)):
             verdict = unknown(batch.span.path, "the solver's GPUs are not all known", at=gpus[0])
         elif verdict is None and sizes[0][0] % sizes[1][0]:
             verdict = failed(
@@ -350,40 +340,40 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
 
 
 class Degrees(NamedTuple):
-    """The division of a framework's ranks.
+    """The quantities into which a framework divides its ranks.
 
-    `parts` are the quantities whose product is the number of ranks; a missing one counts as 1. `computed` is the one
-    that the framework computes if it is missing; empty if all are required.
+    The product of `parts` is the number of ranks; a missing part counts as 1. `computed` is the part that the framework
+    computes if it is missing; empty if all parts are required.
     """
 
     parts: tuple[str, ...]
     computed: str
 
 
-_DEGREES = {
-    "torchtitan": Degrees(("replicate_degree", "shard_degree", *_PARALLEL), "shard_degree"),
-    "nanotron": Degrees(("data_parallel_size", *_PARALLEL), ""),
+_DEGREES_BY_FRAMEWORK = {
+    "torchtitan": Degrees(("replicate_degree", "shard_degree", *_PARALLEL_SIZES), "shard_degree"),
+    "nanotron": Degrees(("data_parallel_size", *_PARALLEL_SIZES), ""),
     "paddlefleetx": Degrees(
         ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
         "data_parallel_size",
     ),
-    "automodel": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
+    "automodel": Degrees(("data_parallel_size", *_PARALLEL_SIZES), "data_parallel_size"),
     "veomni": Degrees(("data_parallel_size", "context_parallel_size"), "data_parallel_size"),
-    # Ranks that share a sequence are taken from those that shard, in newer versions.
+    # In newer versions, the ranks that share a sequence are a part of the sharding ranks.
     "trainer": Degrees(
         ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
         "data_parallel_size",
     ),
-    "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL), "data_parallel_size"),
+    "megatron-bridge": Degrees(("data_parallel_size", *_PARALLEL_SIZES), "data_parallel_size"),
 }
 #: Frameworks that divide a global batch into micro batches for all replicas and reject a remainder.
-_CUT_BATCHES = ("torchtitan", "megatron-bridge", "automodel", "veomni")
+_BATCH_DIVIDING_FRAMEWORKS = ("torchtitan", "megatron-bridge", "automodel", "veomni")
 
 
-class Run(NamedTuple):
-    """A launch of a framework, with its ranks and the given degrees.
+class FrameworkRun(NamedTuple):
+    """A launch of a framework, with its ranks and the degrees that its configuration gives.
 
-    `open`: the framework computes one of them.
+    `open` is whether the framework computes one of the degrees.
     """
 
     setup: Setup
@@ -395,10 +385,9 @@ class Run(NamedTuple):
     open: bool
 
     def undecided(self, *claims: Claim) -> Verdict | None:
-        """Return why this run cannot be judged; None where everything is known."""
+        """Return the verdict if this run cannot be judged; None if everything is known."""
         given = (c for c in self.claims if c.quantity != self.degrees.computed)
-        verdict = undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch)
-        if verdict is not None:
+        if verdict := undecided(self.setup.subject, (*claims, *given, *self.started), self.setup.launch):
             return verdict
         launch = self.setup.launch
         if self.setup.may_have_more_options and launch is not None:
@@ -408,32 +397,32 @@ class Run(NamedTuple):
         return None
 
 
-def _runs(job: Job) -> Iterator[Run]:
+def _runs(job: Job) -> Iterator[FrameworkRun]:
     for subject, scope, launch in subjects(job):
-        for source, degrees in _DEGREES.items() if launch is not None else ():
+        for source, degrees in _DEGREES_BY_FRAMEWORK.items() if launch is not None else ():
             setup = Setup(job, subject, scope, launch, source)
             claims = tuple(c for name in degrees.parts for c in setup.claims(name))
             if not (claims and _are_of_framework(setup, claims)):
                 continue
             sizes = [setup.number(name) for name in degrees.parts if setup.claims(name) and name != degrees.computed]
-            free = setup.number(degrees.computed) if degrees.computed else None
-            known = None if None in sizes else math.prod(size for size in sizes if size is not None)
+            computed = setup.number(degrees.computed) if degrees.computed else None
+            product = None if None in sizes else math.prod(size for size in sizes if size is not None)
             ranks, started = ranks_started(job, scope)
-            if known is not None and free is not None:
-                known *= free
-            is_open = bool(degrees.computed) and free is None
-            yield Run(setup, degrees, numbers(ranks), started, claims, known, is_open)
+            if product is not None and computed is not None:
+                product *= computed
+            is_open = bool(degrees.computed) and computed is None
+            yield FrameworkRun(setup, degrees, numbers(ranks), started, claims, product, is_open)
 
 
 def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
-    """Return whether the degrees belong to this framework. Of the trainers, only Paddle's has such degrees."""
+    """Return whether the degrees belong to the setup's framework. Of the trainers, only Paddle's has such degrees."""
     if setup.source == "trainer":
         return setup.launch is not None and setup.launch.launcher.startswith("paddle")
     return any(claim.source == setup.source for claim in claims)
 
 
-def _reads_nnodes_variable(run: Run, nodes: Claim) -> bool:
-    """Return whether Paddle's launcher reads the number of nodes from PADDLE_NNODES, or uses 1."""
+def _reads_nnodes_variable(run: FrameworkRun, nodes: Claim) -> bool:
+    """Return whether Paddle's launcher takes the number of nodes from PADDLE_NNODES, with the default 1."""
     launch = run.setup.launch
     return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
 
@@ -462,9 +451,9 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     cluster sets PADDLE_NNODES for a script that is started on each node.
     """
     for run in _runs(job):
-        undecided_verdict = run.undecided()
-        if undecided_verdict is not None:
-            yield undecided_verdict
+        verdict = run.undecided()
+        if verdict is not None:
+            yield verdict
             continue
         count, product = run.ranks[0], run.product or 1
         if count == product or (run.open and count % product == 0):
@@ -472,20 +461,20 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
             continue
         claims = tuple(c for c in run.claims if not (run.open and c.quantity == run.degrees.computed))
         nodes = job.requiring("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
-        single = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
-        if single and _reads_nnodes_variable(run, nodes[0]):
+        is_single_node = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
+        if is_single_node and _reads_nnodes_variable(run, nodes[0]):
             why = f"the number of nodes comes from PADDLE_NNODES; the degrees need {product // count}"
             yield unknown(run.setup.subject, why, at=claims[0])
             continue
-        rest = f"do not divide {counted(count, 'rank')}" if run.open else f"make {product}, not {count}"
+        fault = f"do not divide {counted(count, 'rank')}" if run.open else f"make {product}, not {count}"
         yield failed(
             run.setup.subject,
-            f"{counted(count, 'rank')} are started, but the degrees {' x '.join(quoted(c) for c in claims)} {rest}.",
+            f"{counted(count, 'rank')} are started, but the degrees {' x '.join(quoted(c) for c in claims)} {fault}.",
             at=claims[0],
             also=(*((c, "degree") for c in claims[1:]), *((c, "ranks") for c in distinct(run.started))),
             remedy=f"Choose degrees that fit {counted(count, 'rank')}, or start "
             + (f"a multiple of {product} ranks." if run.open else f"{counted(product, 'rank')}."),
-            severity=Severity.WARNING if single else None,
+            severity=Severity.WARNING if is_single_node else None,
         )
 
 
@@ -513,24 +502,24 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     for run in _runs(job):
         setup = run.setup
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
-        if setup.source not in _CUT_BATCHES or not total or not micro:
+        if setup.source not in _BATCH_DIVIDING_FRAMEWORKS or not total or not micro:
             continue
-        undecided_verdict = run.undecided(*micro)
-        whole, one = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
-        model = math.prod(setup.number(name) or 1 for name in _PARALLEL)
-        if undecided_verdict is not None:
-            yield undecided_verdict
-        elif whole is None or one is None or run.ranks[0] % model:
-            # A batch that is left to the framework fits; degrees that do not fit the ranks are another finding.
+        verdict = run.undecided(*micro)
+        batch, micro_batch = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        model_ranks = math.prod(setup.number(name) or 1 for name in _PARALLEL_SIZES)
+        if verdict is not None:
+            yield verdict
+        elif batch is None or micro_batch is None or run.ranks[0] % model_ranks:
+            # A batch that the framework computes fits. PAR020 reports degrees that do not fit the ranks.
             yield passed(setup.subject)
-        elif whole % (unit := one * (run.ranks[0] // model)):
+        elif batch % (unit := micro_batch * (run.ranks[0] // model_ranks)):
             yield failed(
                 setup.subject,
                 f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x"
-                f" {counted(run.ranks[0] // model, 'replica')} = {unit}.",
+                f" {counted(run.ranks[0] // model_ranks, 'replica')} = {unit}.",
                 at=total[0],
                 also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in distinct(run.started))),
-                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
             )
         else:
             yield passed(setup.subject)
@@ -567,8 +556,8 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 continue
             if source == "arguments" and (launch is None or not is_megatron(launch)):
                 continue
-            # A degree that is left open is 1 at least.
-            sizes = [numbers(job_value(found)) for found in (context, tensor) if found]
+            # A degree that the framework computes is at least 1.
+            sizes = [numbers(job_value(claims)) for claims in (context, tensor) if claims]
             if undecided_verdict := undecided(subject, (*length, *parts), launch):
                 yield undecided_verdict
                 continue
@@ -580,38 +569,43 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 yield unknown(subject, "a degree below 1 divides nothing", at=parts[0])
                 continue
             unit = product * (1 if product == 1 else 2)
-            whole = setup.number("sequence_length")
-            if whole is not None and all(len(size) == 1 for size in sizes) and whole % unit:
+            sequence = setup.number("sequence_length")
+            if sequence is not None and all(len(size) == 1 for size in sizes) and sequence % unit:
                 yield failed(
                     subject,
                     f"{quoted(length[0])} is not a multiple of 2 x {' x '.join(placed(c) for c in parts)} = {unit}.",
                     at=length[0],
                     also=tuple((c, "splits it") for c in parts),
-                    remedy=f"Use a length that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+                    remedy=f"Use a length that is a multiple of {unit}, such as {-(-sequence // unit) * unit}.",
                 )
             else:
                 yield passed(subject)
 
 
 def _trainer_world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
-    """Return devices x nodes of a trainer, and the claims; None if unknown."""
+    """Return devices x nodes of a trainer (None if unknown), and the claims."""
     nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
     devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
-    per_gpu, other = numbers(job_value(nodes)) if nodes else (1,), numbers(job_value(devices)) if devices else ()
+    node_counts, device_counts = (
+        numbers(job_value(nodes)) if nodes else (1,),
+        numbers(job_value(devices)) if devices else (),
+    )
     claims = (*devices, *nodes)
-    return (per_gpu[0] * other[0] if len(per_gpu) == len(other) == 1 else None), claims
+    return (node_counts[0] * device_counts[0] if len(node_counts) == len(device_counts) == 1 else None), claims
 
 
 def _trainers(job: Job) -> Iterator[tuple[Setup, int | None, tuple[Claim, ...], tuple[Claim, ...], int]]:
-    """Yield each configuration with a trainer: its ranks and parallel sizes, with their claims."""
+    """Yield each configuration with a trainer: the setup, its ranks (None if unknown) and their claims, the claims
+    about parallel sizes, and the product of these sizes.
+    """
     for setup in setups(job):
         if setup.source != "lightning":
             continue
-        ranks, because = _trainer_world(setup)
-        parts = tuple(c for name in _PARALLEL for c in setup.claims(name))
-        product = math.prod(setup.number(name) or 1 for name in _PARALLEL)
-        if because and parts:
-            yield setup, ranks, because, parts, product
+        ranks, rank_claims = _trainer_world(setup)
+        parts = tuple(c for name in _PARALLEL_SIZES for c in setup.claims(name))
+        product = math.prod(setup.number(name) or 1 for name in _PARALLEL_SIZES)
+        if rank_claims and parts:
+            yield setup, ranks, rank_claims, parts, product
 
 
 @rule(
@@ -635,17 +629,17 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     Known limits: Such files are templates whose numbers are overridden on the command line, so this is a warning, or
     information where only ranks are missing.
     """
-    for setup, ranks, because, parts, product in _trainers(job):
-        verdict = undecided(setup.subject, (*because, *parts), setup.launch)
+    for setup, ranks, rank_claims, parts, product in _trainers(job):
+        verdict = undecided(setup.subject, (*rank_claims, *parts), setup.launch)
         if verdict is None and ranks is not None and ranks % product:
             verdict = failed(
                 setup.subject,
-                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in because)}) cannot be divided by {product}"
+                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in rank_claims)}) cannot be divided by {product}"
                 f" ({' x '.join(quoted(c) for c in parts)}).",
                 at=parts[0],
-                also=tuple((c, "ranks") for c in because),
+                also=tuple((c, "ranks") for c in rank_claims),
                 remedy=f"Choose sizes whose product divides {ranks}, or a multiple of {product} ranks.",
-                # More devices or nodes, given on the command line, make it right.
+                # More devices or nodes on the command line would make the sizes fit.
                 severity=Severity.INFO if product % ranks == 0 else None,
             )
         yield verdict or passed(setup.subject)
@@ -672,26 +666,26 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Known limits: The numbers may be overridden on the command line.
     """
-    for setup, ranks, because, parts, product in _trainers(job):
+    for setup, ranks, rank_claims, parts, product in _trainers(job):
         total, micro = setup.claims("train_batch_size"), setup.claims("micro_batch_size_per_gpu")
         if not total or not micro:
             continue
-        verdict = undecided(setup.subject, (*total, *micro, *because, *parts), setup.launch)
-        whole, per_gpu = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
+        verdict = undecided(setup.subject, (*total, *micro, *rank_claims, *parts), setup.launch)
+        batch, micro_batch = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
         if (
             verdict is None
-            and whole
-            and per_gpu
+            and batch
+            and micro_batch
             and ranks
             and ranks % product == 0
-            and whole % (per_gpu * (ranks // product))
+            and batch % (micro_batch * (ranks // product))
         ):
-            unit = per_gpu * (ranks // product)
+            unit = micro_batch * (ranks // product)
             verdict = failed(
                 setup.subject,
                 f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
                 at=total[0],
-                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*because, *parts))),
-                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-whole // unit) * unit}.",
+                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*rank_claims, *parts))),
+                remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
             )
         yield verdict or passed(setup.subject)

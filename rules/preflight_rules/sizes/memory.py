@@ -48,9 +48,9 @@ _HALF_STATES = (
     "fp16.fp16_master_weights_and_grads",
 )
 _STATES_IN_HALF = 4
-#: Sources that state the complete sharding of parameters and states; others leave part of it to other files.
+#: Sources that describe the complete sharding of parameters and states; other sources leave part of it to other files.
 _SHARDING_SOURCES = ("arguments", "nanotron")
-_EVALUATES = ("--eval-only", "--skip-train", "--do-eval-only")
+_EVALUATION_OPTIONS = ("--eval-only", "--skip-train", "--do-eval-only")
 _DEEPSPEED = ("--deepspeed", "--deepspeed-config")
 _FULLY_SHARDED = ("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp")
 
@@ -85,35 +85,35 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     for setup in setups(job):
         if setup.source not in _SHARDING_SOURCES:
             continue
-        if setup.launch is None or setup.has(*_EVALUATES, *_DEEPSPEED) or not trains(setup.launch):
-            # DeepSpeed's own configuration decides how states are split.
+        if setup.launch is None or setup.has(*_EVALUATION_OPTIONS, *_DEEPSPEED) or not trains(setup.launch):
+            # DeepSpeed's own configuration decides how states are sharded.
             continue
         shape = shape_of(job, setup.scope, setup.source)
         if shape is None:
             continue
         yield _shape_verdict(setup, shape)
     for subject, scope, launch in subjects(job):
-        named = model_parameters(job, scope)
-        if named is None or launch is None or not job.setting("zero_stage", scope) or uses_less_memory(launch):
+        named_model = model_parameters(job, scope)
+        if named_model is None or launch is None or not job.setting("zero_stage", scope) or uses_less_memory(launch):
             continue
-        yield _named_model_verdict(job, subject, scope, launch, named)
+        yield _named_model_verdict(job, subject, scope, launch, named_model)
 
 
-class _Room(NamedTuple):
-    """The available memory of the named GPU, otherwise of the largest one."""
+class _AvailableMemory(NamedTuple):
+    """The available memory of the GPU that the files name, otherwise of the largest GPU."""
 
     gib: float
-    shown: str
+    text: str
     claim: Claim | None
 
 
-def _available_memory(job: Job, scope: Scope) -> _Room:
-    found = gpu_of(job, scope)
-    if found is None:
+def _available_memory(job: Job, scope: Scope) -> _AvailableMemory:
+    gpu_and_claim = gpu_of(job, scope)
+    if gpu_and_claim is None:
         gib = largest_memory_gib()
-        return _Room(gib, f"the {gib:.0f} GiB of the largest GPU available", None)
-    gpu, claim = found
-    return _Room(gpu.memory_gib, f"the {gpu.memory_gib:g} GiB of {placed(claim)}", claim)
+        return _AvailableMemory(gib, f"the {gib:.0f} GiB of the largest GPU available", None)
+    gpu, claim = gpu_and_claim
+    return _AvailableMemory(gpu.memory_gib, f"the {gpu.memory_gib:g} GiB of {placed(claim)}", claim)
 
 
 def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
@@ -130,32 +130,32 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
     )
     if setup.may_have_more_options:
         return unknown(setup.subject, "an unresolved argument may set further parallel sizes", at=setup.launch)
-    here = (shape.dense_parameters + shape.expert_parameters // experts) // (tensor * stages)
-    fully = setup.has(*_FULLY_SHARDED)
+    parameters = (shape.dense_parameters + shape.expert_parameters // experts) // (tensor * stages)
+    is_fully_sharded = setup.has(*_FULLY_SHARDED)
     replicas = 1
-    if fully or setup.claims("distributed_optimizer"):
+    if is_fully_sharded or setup.claims("distributed_optimizer"):
         replicas = _replicas(setup, tensor * stages)
-    everywhere = 0 if fully else _WEIGHT + _GRADIENT
-    shared = _WEIGHT + _GRADIENT + _STATES - everywhere
+    replicated_bytes = 0 if is_fully_sharded else _WEIGHT + _GRADIENT
+    shared_bytes = _WEIGHT + _GRADIENT + _STATES - replicated_bytes
     # The number of replicas is unknown, so the part that they share counts as zero.
-    states = here * everywhere + (here * shared // replicas if replicas else 0)
+    states = parameters * replicated_bytes + (parameters * shared_bytes // replicas if replicas else 0)
     if setup.has("--optimizer-cpu-offload"):
-        states = here * everywhere
-    activations = _activations(setup, shape, tensor)
-    room = _available_memory(setup.job, setup.scope)
-    if states + activations <= room.gib * GIB:
+        states = parameters * replicated_bytes
+    activations = _activation_bytes(setup, shape, tensor)
+    available = _available_memory(setup.job, setup.scope)
+    if states + activations <= available.gib * GIB:
         return passed(setup.subject)
-    kept = f"{format_gibibytes(states)} of weights, gradients and optimizer states"
+    need = f"{format_gibibytes(states)} of weights, gradients and optimizer states"
     if activations:
-        kept += f" and {format_gibibytes(activations)} of activations"
+        need += f" and {format_gibibytes(activations)} of activations"
     return failed(
         setup.subject,
         f"{format_parameters(shape.parameters)} ({', '.join(quoted(c) for c in shape.claims[:3])}) need at least "
-        f"{kept} on each GPU, more than {room.shown}.",
+        f"{need} on each GPU, more than {available.text}.",
         at=shape.claims[0],
         also=(
             *((claim, "divides it") for claim in sizes),
-            *(((room.claim, "the GPU"),) if room.claim is not None else ()),
+            *(((available.claim, "the GPU"),) if available.claim is not None else ()),
         ),
         remedy="Raise the tensor or pipeline parallel size, split the optimizer (--use-distributed-optimizer), or"
         " recompute activations.",
@@ -164,75 +164,73 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
 
 def _replicas(setup: Setup, parts: int) -> int:
     """Return the number of replicas that share a distributed optimizer; 0 if unknown."""
-    found = numbers(ranks_started(setup.job, setup.scope)[0])
-    return max(found[0] // parts, 1) if len(found) == 1 else 0
+    rank_counts = numbers(ranks_started(setup.job, setup.scope)[0])
+    return max(rank_counts[0] // parts, 1) if len(rank_counts) == 1 else 0
 
 
-def _activations(setup: Setup, shape: TransformerShape, tensor: int) -> int:
-    """Return the activations of the first stage, as much as for all layers: it holds a micro batch for every later
-    stage.
-    """
-    micro = setup.number("micro_batch_size_per_gpu")
+def _activation_bytes(setup: Setup, shape: TransformerShape, tensor: int) -> int:
+    """Return the bytes of activations in the first pipeline stage, which holds a micro batch for every later stage."""
+    micro_batch = setup.number("micro_batch_size_per_gpu")
     pipeline = pipeline_of(setup)
-    if micro is None or not shape.sequence:
+    if micro_batch is None or not shape.sequence:
         return 0
-    kinds = {text for claim in setup.claims("recompute") for text in texts(claim.value)}
-    recompute = "full" if "full" in kinds else "selective"
-    whole = shape.activation_bytes(
-        micro,
+    recomputed = {text for claim in setup.claims("recompute") for text in texts(claim.value)}
+    recompute = "full" if "full" in recomputed else "selective"
+    total_bytes = shape.activation_bytes(
+        micro_batch,
         tensor=tensor * (setup.number("context_parallel_size") or 1),
         recompute=recompute,
         sequence_parallel=bool(setup.claims("sequence_parallel")),
     )
     if isinstance(pipeline, Pipeline):
-        return whole * min(pipeline.micro_batches, pipeline.stages) // pipeline.stages
+        return total_bytes * min(pipeline.micro_batches, pipeline.stages) // pipeline.stages
     stages = setup.number("pipeline_parallel_size") or 1
-    return whole // stages
+    return total_bytes // stages
 
 
 def _named_model_verdict(
-    job: Job, subject: str, scope: Scope, launch: Launch | None, named: tuple[int, Claim]
+    job: Job, subject: str, scope: Scope, launch: Launch | None, named_model: tuple[int, Claim]
 ) -> Verdict:
-    parameters, model = named
+    parameters, model = named_model
     stages = job.setting("zero_stage", scope)
-    split = (*job.setting("tensor_parallel_size", scope), *job.setting("pipeline_parallel_size", scope))
-    if undecided_verdict := undecided(subject, (model, *stages, *split), launch):
+    parallel_claims = (*job.setting("tensor_parallel_size", scope), *job.setting("pipeline_parallel_size", scope))
+    if undecided_verdict := undecided(subject, (model, *stages, *parallel_claims), launch):
         return undecided_verdict
     ranks = numbers(ranks_started(job, scope)[0])
     stage = numbers(job_value(stages))
     if not stage or (not ranks and max(stage) >= 3):
         return unknown(subject, "the number of ranks that share the model is unknown", at=model)
-    if any(max(numbers(claim.value) or (1,)) > 1 for claim in split):
+    if any(max(numbers(claim.value) or (1,)) > 1 for claim in parallel_claims):
         return passed(subject)
-    # With an unknown number of ranks, the part that they share counts as zero.
-    halved = [c for key in _HALF_STATES for c in job.setting(f"setting.deepspeed.{key}", scope)]
-    states = _STATES_IN_HALF if any(claim.alternatives != (False,) for claim in halved) else _STATES
-    whole = {0: _WEIGHT + _GRADIENT + states, 1: _WEIGHT + _GRADIENT, 2: _WEIGHT}.get(max(stage), 0)
-    shared = (_WEIGHT + _GRADIENT + states - whole) * parameters // max(ranks) if ranks else 0
-    kept = whole * parameters + shared
+    # If the number of ranks is unknown, the part that they share counts as zero.
+    half_state_claims = [c for key in _HALF_STATES for c in job.setting(f"setting.deepspeed.{key}", scope)]
+    states = _STATES_IN_HALF if any(claim.alternatives != (False,) for claim in half_state_claims) else _STATES
+    replicated_bytes = {0: _WEIGHT + _GRADIENT + states, 1: _WEIGHT + _GRADIENT, 2: _WEIGHT}.get(max(stage), 0)
+    shared_bytes = (_WEIGHT + _GRADIENT + states - replicated_bytes) * parameters // max(ranks) if ranks else 0
+    needed = replicated_bytes * parameters + shared_bytes
     if _is_offloaded(job, "offload_optimizer_device", scope):
-        kept = _WEIGHT * parameters if max(stage) < 3 else _WEIGHT * parameters // max(ranks)
+        needed = _WEIGHT * parameters if max(stage) < 3 else _WEIGHT * parameters // max(ranks)
     if _is_offloaded(job, "offload_param_device", scope):
-        kept = 0
-    room = _available_memory(job, scope)
-    if kept <= room.gib * GIB:
+        needed = 0
+    available = _available_memory(job, scope)
+    if needed <= available.gib * GIB:
         return passed(subject)
-    among = f" on {max(ranks)} ranks" if ranks else ""
+    ranks_text = f" on {max(ranks)} ranks" if ranks else ""
     return failed(
         subject,
-        f"{quoted(model)} has {format_parameters(parameters)}: with {placed(stages[0])}{among} each rank holds at least"
-        f" {format_gibibytes(kept)}, more than {room.shown}.",
+        f"{quoted(model)} has {format_parameters(parameters)}: with {placed(stages[0])}{ranks_text} each rank holds"
+        f" at least {format_gibibytes(needed)}, more than {available.text}.",
         at=stages[0],
         also=(
             (model, format_parameters(parameters)),
-            *(((room.claim, "the GPU"),) if room.claim is not None else ()),
+            *(((available.claim, "the GPU"),) if available.claim is not None else ()),
         ),
         remedy="Use ZeRO stage 3, offload optimizer states, or start more ranks.",
     )
 
 
 def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
-    """Return whether a part is in host memory, certainly or possibly."""
+    """Return whether an offload quantity moves its part to host memory or NVMe, certainly or possibly."""
     return any(
         isinstance(claim.value, Unresolved) or set(texts(claim.value)) & {"cpu", "nvme"}
         for claim in job.setting(quantity, scope)
@@ -261,21 +259,21 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     Fix: Request more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to
     NVMe.
 
-    Known limits: Only where files name both the model's size and a memory limit; without a limit the node's own memory
-    counts, which `preflight check` sees.
+    Known limits: Judged only where the files name both the model's size and a memory limit. Without a limit, the
+    memory of the node applies, which `preflight check` measures.
     """
     for subject, scope, launch in subjects(job):
-        named = model_parameters(job, scope)
-        if named is None:
+        named_model = model_parameters(job, scope)
+        if named_model is None:
             continue
         limits = job.setting("memory_per_node_mib", scope) or job.about("pod_memory_mib")
         if not limits:
-            yield unknown(subject, "the memory of each node is unknown", at=named[1])
+            yield unknown(subject, "the memory of each node is unknown", at=named_model[1])
             continue
-        if undecided_verdict := undecided(subject, (named[1], *limits), launch):
+        if undecided_verdict := undecided(subject, (named_model[1], *limits), launch):
             yield undecided_verdict
             continue
-        yield _host_memory_verdict(job, subject, scope, launch, named, limits)
+        yield _host_memory_verdict(job, subject, scope, launch, named_model, limits)
 
 
 def _host_memory_verdict(
@@ -283,32 +281,35 @@ def _host_memory_verdict(
     subject: str,
     scope: Scope,
     launch: Launch | None,
-    named: tuple[int, Claim],
+    named_model: tuple[int, Claim],
     limits: tuple[Claim, ...],
 ) -> Verdict:
-    parameters, model = named
+    parameters, model = named_model
     limit = max(numbers(job_value(limits)) or (0,)) * 1024 * 1024
     nodes = (1, *numbers(job_value(job.requiring("nodes", scope) or job.setting("nodes", scope))))
     stage = max(numbers(job_value(job.setting("zero_stage", scope))) or (0,))
-    where, needed, why = model, 0, ""
+    place, needed, cause = model, 0, ""
     optimizer = [c for c in job.setting("offload_optimizer_device", scope) if texts(c.value) == ("cpu",)]
     weights = [c for c in job.setting("offload_param_device", scope) if texts(c.value) == ("cpu",)]
-    each = numbers(job_value(job.setting("processes_per_node", scope)))
+    process_counts = numbers(job_value(job.setting("processes_per_node", scope)))
     if optimizer and not uses_less_memory(launch):
-        where, why = optimizer[0], "optimizer states and gradients in host memory"
+        place, cause = optimizer[0], "optimizer states and gradients in host memory"
         needed = parameters * (_STATES + 4 + (_WEIGHT if weights else 0)) // max(nodes)
     elif weights:
-        where, why = weights[0], "parameters in host memory"
+        place, cause = weights[0], "parameters in host memory"
         needed = parameters * _WEIGHT // max(nodes)
-    elif each and stage < 3:
-        needed, why = parameters * _WEIGHT * min(each), f"the model loaded by each of {min(each)} ranks of a node"
+    elif process_counts and stage < 3:
+        needed, cause = (
+            parameters * _WEIGHT * min(process_counts),
+            f"the model loaded by each of {min(process_counts)} ranks of a node",
+        )
     if not limit or needed <= limit:
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(model)} has {format_parameters(parameters)}: {format_gibibytes(needed)} on each node ({why}), and"
+        f"{quoted(model)} has {format_parameters(parameters)}: {format_gibibytes(needed)} on each node ({cause}), and"
         f" {placed(limits[0])} grants {format_gibibytes(limit)}.",
-        at=where,
+        at=place,
         also=((model, format_parameters(parameters)), (limits[0], "memory of a node")),
         remedy="Request more memory or nodes, load the model on one rank, or offload to NVMe.",
     )
@@ -317,7 +318,7 @@ def _host_memory_verdict(
 _SEPARATORS = r"(?:^|[-_=:/,.&| \"'\[\(])"
 _ENDS = r"(?=$|[-_:/,.&| \"'\]\)*])"
 #: Node labels whose value names a GPU or a machine type.
-_LABELS = re.compile(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
+_GPU_LABELS = re.compile(r".*(?:accelerator|gpu[.-]product|gpu[.-]name|instance-type|gpu[.-]type|gpu[.-]family|sku).*=")
 
 
 class Gpu(NamedTuple):
@@ -329,23 +330,23 @@ class Gpu(NamedTuple):
 
 
 def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
-    """Return the GPU that the files name for a launch, and the claim; None if they name none or several."""
-    found: list[tuple[Gpu, Claim]] = []
+    """Return the GPU that the files name for a launch, and its claim; None if they name no GPU or several."""
+    gpus: list[tuple[Gpu, Claim]] = []
     for claim in job.setting("gpu_type", scope):
-        found.extend((gpu, claim) for text in texts(claim.value) if (gpu := named_gpu(text)) is not None)
-    for claim in () if found else job.setting("partition", scope):
+        gpus.extend((gpu, claim) for text in texts(claim.value) if (gpu := named_gpu(text)) is not None)
+    for claim in () if gpus else job.setting("partition", scope):
         # Sites choose partition names freely: only one that contains a GPU name such as `a100` counts.
-        found.extend(
+        gpus.extend(
             (gpu, claim)
             for text in texts(claim.value)
             if re.search(r"[avhb][1-3]00", text.lower()) and (gpu := named_gpu(text)) is not None
         )
     for claim in job.about("node_label"):
         for text in texts(claim.value):
-            gpu = named_gpu(text.partition("=")[2]) if _LABELS.match(text) else None
+            gpu = named_gpu(text.partition("=")[2]) if _GPU_LABELS.match(text) else None
             if gpu is not None:
-                found.append((gpu, claim))
-    return found[0] if found and len({gpu.name for gpu, _ in found}) == 1 else None
+                gpus.append((gpu, claim))
+    return gpus[0] if gpus and len({gpu.name for gpu, _ in gpus}) == 1 else None
 
 
 @functools.lru_cache(maxsize=512)
@@ -391,39 +392,45 @@ def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep bf16 on GPUs that have it (A100 and later), fp16 on older ones.
 
-    Known limits: `"auto"` is filled in by the trainer and never counts.
+    Known limits: `"auto"` is filled in by the trainer and is not judged.
     """
     for subject, scope, launch in subjects(job):
-        for half, brain in (
+        for fp16, bf16 in (
             (
                 _enabling_claims(job, "fp16_enabled", scope, "deepspeed"),
                 _enabling_claims(job, "bf16_enabled", scope, "deepspeed"),
             ),
             (_format_claims(job, "fp16", scope), _format_claims(job, "bf16", scope)),
         ):
-            if not half and not brain:
+            if not fp16 and not bf16:
                 continue
-            both = half and brain and half[0].span.path == brain[0].span.path
-            others = _unknown_switches(job, scope, half, brain)
-            verdict = undecided(subject, (*half[:1], *brain[:1], *others), launch)
-            if verdict is None and both:
+            is_both = fp16 and bf16 and fp16[0].span.path == bf16[0].span.path
+            open_switches = _unknown_switches(job, scope, fp16, bf16)
+            verdict = undecided(subject, (*fp16[:1], *bf16[:1], *open_switches), launch)
+            if verdict is None and is_both:
                 verdict = failed(
                     subject,
-                    f"fp16 ({placed(half[0])}) and bf16 ({placed(brain[0])}) are both enabled: the job fails at"
+                    f"fp16 ({placed(fp16[0])}) and bf16 ({placed(bf16[0])}) are both enabled: the job fails at"
                     " startup.",
-                    at=half[0],
-                    also=((brain[0], "bf16"),),
+                    at=fp16[0],
+                    also=((bf16[0], "bf16"),),
                     remedy="Keep only one of them: bf16 if the GPU supports it, otherwise fp16.",
                 )
             yield verdict or passed(subject)
 
 
-def _unknown_switches(job: Job, scope: Scope, half: tuple[Claim, ...], brain: tuple[Claim, ...]) -> tuple[Claim, ...]:
-    """Return the switches with unknown values, or a trainer's missing one; `"auto"` is filled in by the trainer."""
-    of_trainer = (*(("setting.transformers.fp16",) * (not half)), *(("setting.transformers.bf16",) * (not brain)))
+def _unknown_switches(job: Job, scope: Scope, fp16: tuple[Claim, ...], bf16: tuple[Claim, ...]) -> tuple[Claim, ...]:
+    """Return the switches with unknown values, and the trainer's switch for a format without claims.
+
+    `"auto"` is not unknown: the trainer fills it in.
+    """
+    trainer_quantities = (
+        *(("setting.transformers.fp16",) * (not fp16)),
+        *(("setting.transformers.bf16",) * (not bf16)),
+    )
     return tuple(
         c
-        for quantity in ("fp16_enabled", "bf16_enabled", *of_trainer)
+        for quantity in ("fp16_enabled", "bf16_enabled", *trainer_quantities)
         for c in job.setting(quantity, scope)
         if isinstance(c.value, Unresolved) and c.value != AUTO
     )
@@ -458,17 +465,17 @@ def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
 
     Known limits: gpt-neox 1.0 with its own fork of DeepSpeed understood it.
     """
-    kinds = question.claims
+    types = question.claims
     job, scope = question.of.job, question.of.scope
-    brain = _enabling_claims(job, "bf16_enabled", scope)
-    off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
-    if not off and not brain and all(text.lower() in ("bfloat16", "bf16") for text in texts(job_value(kinds))):
+    bf16 = _enabling_claims(job, "bf16_enabled", scope)
+    is_off = any(c.value == Known(False) for c in job.setting("fp16_enabled", scope))
+    if not is_off and not bf16 and all(text.lower() in ("bfloat16", "bf16") for text in texts(job_value(types))):
         stage = job.setting("zero_stage", scope)
         return failed(
             question.subject,
-            f"{quoted(kinds[0])} is in the fp16 section, where DeepSpeed ignores it: DeepSpeed trains"
+            f"{quoted(types[0])} is in the fp16 section, where DeepSpeed ignores it: DeepSpeed trains"
             " in fp16, and the first step with a bfloat16 model fails.",
-            at=kinds[0],
+            at=types[0],
             also=tuple((c, "ZeRO stage") for c in stage[:1]),
             remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) in place of the fp16'
             " section.",
@@ -492,38 +499,38 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
     Known limits: The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
     """
     for subject, scope, launch in subjects(job):
-        formats = _formats(job, scope)
+        formats = _requested_formats(job, scope)
         if not formats:
             continue
-        found = gpu_of(job, scope)
-        if found is None:
+        gpu_and_claim = gpu_of(job, scope)
+        if gpu_and_claim is None:
             yield undecided(subject, job.setting("gpu_type", scope), launch) or passed(subject)
             continue
-        gpu, where = found
-        for claim, name, least in formats:
+        gpu, gpu_claim = gpu_and_claim
+        for claim, name, required in formats:
             verdict = undecided(subject, (claim,), launch)
-            if verdict is None and gpu.capability < least:
+            if verdict is None and gpu.capability < required:
                 verdict = failed(
                     subject,
-                    f"{name} ({quoted(claim)}) is not supported by {placed(where)}: {gpu.name} has compute"
-                    f" capability {gpu.capability}, but {name} needs {least}.",
+                    f"{name} ({quoted(claim)}) is not supported by {placed(gpu_claim)}: {gpu.name} has compute"
+                    f" capability {gpu.capability}, but {name} needs {required}.",
                     at=claim,
-                    also=((where, gpu.name),),
+                    also=((gpu_claim, gpu.name),),
                     remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or request a GPU "
                     f"that supports {name}.",
                 )
             yield verdict or passed(subject)
 
 
-def _formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
-    """Return every claim that requests a format, the format, and its required compute capability."""
-    found = [(claim, "bf16", _BF16_FROM) for claim in _enabling_claims(job, "bf16_enabled", scope)[:1]]
+def _requested_formats(job: Job, scope: Scope) -> list[tuple[Claim, str, float]]:
+    """Return each claim that requests bf16 or fp8, with the format and its required compute capability."""
+    formats = [(claim, "bf16", _BF16_FROM) for claim in _enabling_claims(job, "bf16_enabled", scope)[:1]]
     for claim in job.setting("mixed_precision", scope):
         name = "/".join(texts(claim.value))
         if name in ("bf16", "fp8"):
-            found.append((claim, name, _BF16_FROM if name == "bf16" else _FP8_FROM))
-    found.extend((claim, "fp8", _FP8_FROM) for claim in job.setting("fp8_format", scope)[:1])
-    return found
+            formats.append((claim, name, _BF16_FROM if name == "bf16" else _FP8_FROM))
+    formats.extend((claim, "fp8", _FP8_FROM) for claim in job.setting("fp8_format", scope)[:1])
+    return formats
 
 
 def _fp16_claims(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
@@ -550,15 +557,15 @@ def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
 
     Fix: `"loss_scale": 0`, which means dynamic loss scaling.
 
-    Known limits: A model without small gradients trains anyway.
+    Known limits: A model without small gradients trains well, but is reported.
     """
-    scales, on = question.claims, _fp16_claims(question.of)
+    scales, fp16 = question.claims, _fp16_claims(question.of)
     if all(value in (1, 1.0) and not isinstance(value, bool) for c in scales for value in c.alternatives):
         return failed(
             question.subject,
             f"{quoted(scales[0])} does not scale the loss, so small gradients become 0 in fp16.",
             at=scales[0],
-            also=((on[0], "fp16"),),
+            also=((fp16[0], "fp16"),),
             remedy="Use 0 for a dynamic loss scale.",
         )
     return None
@@ -593,22 +600,22 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     Known limits: Exact sums may be intended, so the finding is informational.
     """
     for subject, scope, launch in subjects(job):
-        kinds = _setting(job, "communication_data_type", scope)
-        if not kinds:
+        types = _setting(job, "communication_data_type", scope)
+        if not types:
             continue
-        verdict = undecided(subject, kinds, launch)
+        verdict = undecided(subject, types, launch)
         half = [
             c
             for name in ("fp16_enabled", "bf16_enabled", "mixed_precision")
             for c in job.setting(name, scope)
             if c.value in (Known(True), Known("fp16"), Known("bf16"))
         ]
-        if verdict is None and half and all(text in ("fp32", "float32") for text in texts(job_value(kinds))):
+        if verdict is None and half and all(text in ("fp32", "float32") for text in texts(job_value(types))):
             verdict = failed(
                 subject,
-                f"{quoted(kinds[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"
+                f"{quoted(types[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"
                 " the bytes.",
-                at=kinds[0],
+                at=types[0],
                 also=((half[0], "16 bits"),),
                 remedy="Remove it if the loss stays the same without it.",
             )
@@ -642,10 +649,10 @@ def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | N
 
     Fix: `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
 
-    Known limits: Overlap needs memory for its buffers; with little free memory it is right to switch it off.
+    Known limits: Overlap needs memory for its buffers; with little free memory it may be off on purpose.
     """
     (overlap, bucket), launch = question.of, question.of.launch
-    small = numbers(job_value(bucket)) if bucket else ()
+    bucket_sizes = numbers(job_value(bucket)) if bucket else ()
     if overlap and overlap[0].value == Known(False):
         return failed(
             question.subject,
@@ -654,7 +661,7 @@ def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | N
             also=((launch, "over several nodes"),),
             remedy='Write `"overlap_comm": true`, if memory allows.',
         )
-    if small and 0 < max(small) < _MIN_BUCKET_ELEMENTS:
+    if bucket_sizes and 0 < max(bucket_sizes) < _MIN_BUCKET_ELEMENTS:
         return failed(
             question.subject,
             f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"

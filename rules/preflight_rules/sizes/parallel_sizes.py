@@ -30,7 +30,7 @@ _MODEL_TRAINERS = ("trainer",)
 #: Programs that start Megatron-LM with such a model: ms-swift.
 _MEGATRON_MODELS = ("swift/cli/_megatron/",)
 #: Options that divide the layers unevenly.
-_UNEVEN = (
+_UNEVEN_OPTIONS = (
     "--decoder-first-pipeline-num-layers",
     "--decoder-last-pipeline-num-layers",
     "--num-layers-in-first-pipeline-stage",
@@ -49,11 +49,11 @@ _UNEVEN = (
     "--pp-partition-method",
 )
 #: Quantities that give the shape of a model.
-_SHAPE = ("num_layers", "hidden_size", "attention_heads", "tensor_parallel_size")
+_SHAPE_QUANTITIES = ("num_layers", "hidden_size", "attention_heads", "tensor_parallel_size")
 
 
 class Setup(NamedTuple):
-    """One source of a model's shape: a Megatron launch, or a gpt-neox configuration."""
+    """One source of a model's shape: the options of a launch, or a configuration of a framework."""
 
     job: Job
     subject: str
@@ -63,8 +63,8 @@ class Setup(NamedTuple):
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
         """Return the source's claims about a quantity. The command line also counts for its configuration."""
-        own = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
-        return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in own)
+        sources = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
+        return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in sources)
 
     @property
     def runs_megatron(self) -> bool:
@@ -75,14 +75,14 @@ class Setup(NamedTuple):
     @property
     def is_configured(self) -> bool:
         """Return whether a configuration of this source sets any of the sizes."""
-        sizes = (*_SHAPE, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
-        own = "model" if self.source in _MODEL_TRAINERS else self.source
-        return any(c.source == own for name in sizes for c in self.job.about(name, self.scope))
+        sizes = (*_SHAPE_QUANTITIES, "pipeline_parallel_size", "context_parallel_size", "micro_batch_size_per_gpu")
+        source = "model" if self.source in _MODEL_TRAINERS else self.source
+        return any(c.source == source for name in sizes for c in self.job.about(name, self.scope))
 
     def number(self, quantity: str) -> int | None:
-        """Return the single value of a quantity; None if there is none, several, or an unresolved one."""
-        found = self.claims(quantity)
-        number = known_number(job_value(found)) if found else None
+        """Return the value of a quantity; None if it has no positive value, several values, or an unresolved value."""
+        claims = self.claims(quantity)
+        number = known_number(job_value(claims)) if claims else None
         return number if number is not None and number > 0 else None
 
     def has(self, *options: str) -> bool:
@@ -95,31 +95,34 @@ class Setup(NamedTuple):
         """Return whether an unresolved argument may hold further options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(
-            word is None and (before is None or not before.startswith("--") or "=" in before)
-            for before, word in zip(("", *words), words, strict=False)
+            word is None and (previous is None or not previous.startswith("--") or "=" in previous)
+            for previous, word in zip(("", *words), words, strict=False)
         )
 
 
 def setups(job: Job) -> Iterator[Setup]:
     """Yield every source of a model's shape."""
-    seen: set[tuple[str, int]] = set()
-    named = [name for name in _SHAPE if job.about(name)]
-    for subject, scope, launch in subjects(job) if named else ():
+    seen_lines: set[tuple[str, int]] = set()
+    shape_quantities = [name for name in _SHAPE_QUANTITIES if job.about(name)]
+    for subject, scope, launch in subjects(job) if shape_quantities else ():
         for source in _SOURCES:
             setup = Setup(job, subject, scope, launch, source)
-            shape = next((found for name in named if (found := setup.claims(name))), ())
+            shape = next((claims for name in shape_quantities if (claims := setup.claims(name))), ())
             if source == "arguments" and (launch is None or not is_megatron(launch)):
                 continue
             if not shape or (source != "arguments" and not setup.is_configured):
                 continue
             key = (shape[0].span.path, shape[0].span.line)
-            if source == "arguments" or key not in seen:
-                seen.add(key)
+            if source == "arguments" or key not in seen_lines:
+                seen_lines.add(key)
                 yield setup
 
 
-class Demand(NamedTuple):
-    """`whole` must be a multiple of `part` in setups where `applies` is true; with `at_least`, no smaller than it."""
+class SizeDemand(NamedTuple):
+    """A requirement on two quantities: `whole` is a multiple of `part`; with `at_least`, `whole` is not below `part`.
+
+    It concerns setups for which `applies` returns true. `error` is whether a violation certainly stops the program.
+    """
 
     whole: str
     part: str
@@ -130,28 +133,28 @@ class Demand(NamedTuple):
     #: Holds for trainers that load a published model as well.
     of_models: bool = False
 
-    def violated(self, whole: int, part: int) -> bool:
+    def is_violated(self, whole: int, part: int) -> bool:
         """Return whether the two sizes do not fit."""
         return whole < part if self.at_least else whole % part != 0
 
 
 _DEMANDS = (
-    Demand("hidden_size", "attention_heads", "each head gets an equal part of the width", error=True,
+    SizeDemand("hidden_size", "attention_heads", "each head gets an equal part of the width", error=True,
            applies=lambda s: s.source == "arguments" and not s.has("--kv-channels")),
-    Demand("attention_heads", "tensor_parallel_size", "each rank holds the same number of heads", error=True,
+    SizeDemand("attention_heads", "tensor_parallel_size", "each rank holds the same number of heads", error=True,
            of_models=True),
-    Demand("ffn_hidden_size", "tensor_parallel_size", "each rank holds an equal part of the feed-forward width",
+    SizeDemand("ffn_hidden_size", "tensor_parallel_size", "each rank holds an equal part of the feed-forward width",
            error=True),
-    Demand("query_groups", "tensor_parallel_size", "each rank holds the same number of groups", error=False,
+    SizeDemand("query_groups", "tensor_parallel_size", "each rank holds the same number of groups", error=False,
            applies=lambda s: (s.number("query_groups") or 0) >= (s.number("tensor_parallel_size") or 1)),
-    Demand("query_groups", "tensor_parallel_size", "nanotron gives each rank at least one", error=True, at_least=True,
-           applies=lambda s: s.source == "nanotron"),
-    Demand("attention_heads", "query_groups", "each group has the same number of heads", error=True),
-    Demand("num_experts", "expert_parallel_size", "each rank holds the same number of experts", error=True,
+    SizeDemand("query_groups", "tensor_parallel_size", "nanotron gives each rank at least one", error=True,
+           at_least=True, applies=lambda s: s.source == "nanotron"),
+    SizeDemand("attention_heads", "query_groups", "each group has the same number of heads", error=True),
+    SizeDemand("num_experts", "expert_parallel_size", "each rank holds the same number of experts", error=True,
            applies=lambda s: s.source not in ("nanotron", "paddlefleetx")),
-    Demand("num_layers", "pipeline_parallel_size", "each stage holds the same number of layers", error=True,
-           of_models=True, applies=lambda s: s.runs_megatron and not s.has(*_UNEVEN)),
-    Demand("sequence_length", "context_parallel_size", "each rank holds an equal part of the sequence", error=True,
+    SizeDemand("num_layers", "pipeline_parallel_size", "each stage holds the same number of layers", error=True,
+           of_models=True, applies=lambda s: s.runs_megatron and not s.has(*_UNEVEN_OPTIONS)),
+    SizeDemand("sequence_length", "context_parallel_size", "each rank holds an equal part of the sequence", error=True,
            applies=lambda s: s.source in ("gpt-neox", "lightning", "nanotron")),
 )  # fmt: skip
 
@@ -193,7 +196,7 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
                 and wholes
                 and parts
                 and min((*wholes, *parts)) > 0
-                and all(demand.violated(w, p) for w in wholes for p in parts)
+                and all(demand.is_violated(w, p) for w in wholes for p in parts)
             ):
                 relation = "is less than" if demand.at_least else "is not a multiple of"
                 verdict = failed(
@@ -232,12 +235,12 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
-        each = job.setting("processes_per_node", setup.scope)
+        rank_claims = job.setting("processes_per_node", setup.scope)
         nodes = job.requiring("nodes", setup.scope) or job.setting("nodes", setup.scope)
-        if not tensor or not each or setup.launch is None:
+        if not tensor or not rank_claims or setup.launch is None:
             continue
-        verdict = undecided(setup.subject, (*tensor, *each), setup.launch)
-        sizes, ranks = numbers(job_value(tensor)), numbers(job_value(each))
+        verdict = undecided(setup.subject, (*tensor, *rank_claims), setup.launch)
+        sizes, ranks = numbers(job_value(tensor)), numbers(job_value(rank_claims))
         if (
             verdict is None
             and sizes
@@ -247,10 +250,10 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
         ):
             verdict = failed(
                 setup.subject,
-                f"{quoted(tensor[0])} spreads each layer over {min(sizes)} ranks, but {placed(each[0])} starts"
+                f"{quoted(tensor[0])} spreads each layer over {min(sizes)} ranks, but {placed(rank_claims[0])} starts"
                 f" {max(ranks)} on a node: every layer then waits for the network twice.",
                 at=tensor[0],
-                also=((each[0], "ranks of a node"),),
+                also=((rank_claims[0], "ranks of a node"),),
                 remedy=f"Use at most {max(ranks)}, and more pipeline stages.",
             )
         yield verdict or passed(setup.subject)
@@ -280,8 +283,8 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     """
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
-        split = tuple(claim for claim in setup.claims("sequence_parallel") if claim.value != Known(False))
-        if setup.source not in _MEGATRON or not tensor or not split or setup.launch is None:
+        sequence_parallel = tuple(claim for claim in setup.claims("sequence_parallel") if claim.value != Known(False))
+        if setup.source not in _MEGATRON or not tensor or not sequence_parallel or setup.launch is None:
             continue
         if setup.has("--use-torch-fsdp2", "--use-megatron-fsdp", "--use-custom-fsdp"):
             continue
@@ -293,22 +296,23 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         if max(numbers(job_value(tensor)) or (1,)) <= 1 or (values and set(values) == {1}):
             yield passed(setup.subject)
             continue
-        shown = f"{quoted(connections[0])} sets a different value" if connections else "the job does not set it"
+        state = f"{quoted(connections[0])} sets a different value" if connections else "the job does not set it"
         yield failed(
             setup.subject,
-            f"{quoted(tensor[0])} with {quoted(split[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and {shown}.",
+            f"{quoted(tensor[0])} with {quoted(sequence_parallel[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and"
+            f" {state}.",
             at=connections[0] if connections else tensor[0],
-            also=((split[0], "needs it"),),
+            also=((sequence_parallel[0], "needs it"),),
             remedy="Put `export CUDA_DEVICE_MAX_CONNECTIONS=1` before the launch.",
             severity=None if connections else Severity.INFO,
         )
 
 
-#: Efficient pipelines have a smaller bubble (Narayanan et al.).
+#: The largest bubble of an efficient pipeline (Narayanan et al.).
 _MAX_BUBBLE = 0.25
 #: From this bubble on the finding is a warning.
 _WARNING_BUBBLE = 0.4
-_CHANGES_BATCH = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
+_BATCH_CHANGING_OPTIONS = ("--decrease-batch-size-if-needed", "--rampup-batch-size")
 
 
 class Pipeline(NamedTuple):
@@ -326,7 +330,8 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """Return the pipeline of a Megatron launch, the reason if it is unknown, or an empty text without one."""
+    """Return the pipeline of a Megatron launch, the reason why it is unknown, or an empty text if there is no"
+    " pipeline."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:
@@ -340,19 +345,23 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
         return "the global or the micro batch size is not known"
     if setup.may_have_more_options:
         return "an unresolved argument may give further sizes"
-    ranks, because = ranks_started(setup.job, setup.scope)
-    world = numbers(ranks)
-    if len(world) != 1:
+    ranks, rank_claims = ranks_started(setup.job, setup.scope)
+    rank_counts = numbers(ranks)
+    if len(rank_counts) != 1:
         return "the number of started ranks is unknown"
     parts = stages * (setup.number("tensor_parallel_size") or 1) * (setup.number("context_parallel_size") or 1)
-    replicas, left = divmod(world[0], parts)
-    if not replicas or left or total % (micro * replicas):
+    replicas, remainder = divmod(rank_counts[0], parts)
+    if not replicas or remainder or total % (micro * replicas):
         # Another rule reports this.
         return "ranks or batch are not a multiple of the replicas"
-    virtual, layers = setup.number("layers_per_virtual_stage"), setup.number("num_layers")
-    chunks = layers // stages // virtual if virtual and layers and layers >= stages * virtual else 1
-    stated = (*claims, *setup.claims("train_batch_size"), *setup.claims("micro_batch_size_per_gpu"), *because)
-    return Pipeline(stages, total // (micro * replicas), max(chunks, 1), distinct(stated))
+    layers_per_chunk, layers = setup.number("layers_per_virtual_stage"), setup.number("num_layers")
+    chunks = (
+        layers // stages // layers_per_chunk
+        if layers_per_chunk and layers and layers >= stages * layers_per_chunk
+        else 1
+    )
+    size_claims = (*claims, *setup.claims("train_batch_size"), *setup.claims("micro_batch_size_per_gpu"), *rank_claims)
+    return Pipeline(stages, total // (micro * replicas), max(chunks, 1), distinct(size_claims))
 
 
 @rule(
@@ -377,28 +386,27 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
 
     Fix: A larger global batch, a smaller micro batch, fewer stages, or `--num-layers-per-virtual-pipeline-stage`.
 
-    Known limits: The training may require its batch size; then idle stages are the price of fitting into memory.
+    Known limits: If the training requires its batch size, the stages cannot be kept busier.
     """
     for setup in setups(job):
-        found = pipeline_of(setup)
-        if found == "" or setup.has(*_CHANGES_BATCH):
+        pipeline = pipeline_of(setup)
+        if pipeline == "" or setup.has(*_BATCH_CHANGING_OPTIONS):
             continue
-        if isinstance(found, str):
-            yield unknown(setup.subject, f"the number of micro-batches is unknown: {found}", at=setup.launch)
+        if isinstance(pipeline, str):
+            yield unknown(setup.subject, f"the number of micro-batches is unknown: {pipeline}", at=setup.launch)
             continue
-        verdict = undecided(setup.subject, found.claims, setup.launch)
-        if verdict is None and found.bubble > _MAX_BUBBLE:
-            first = found.claims[0]
+        verdict = undecided(setup.subject, pipeline.claims, setup.launch)
+        if verdict is None and pipeline.bubble > _MAX_BUBBLE:
+            first = pipeline.claims[0]
             verdict = failed(
                 setup.subject,
-                f"{quoted(first)} with {found.micro_batches} micro-batches in a step ({_batches_text(found)}): each "
-                f"stage "
-                f"is idle for {found.bubble:.0%} of the time.",
+                f"{quoted(first)} with {pipeline.micro_batches} micro-batches in a step"
+                f" ({_batches_text(pipeline)}): each stage is idle for {pipeline.bubble:.0%} of the time.",
                 at=first,
-                also=tuple((claim, "determines the micro-batches") for claim in found.claims[1:]),
-                remedy=f"Use {4 * found.stages} micro-batches or more: a larger global batch, a smaller micro batch or"
-                " fewer stages; or split the layers into chunks (--num-layers-per-virtual-pipeline-stage).",
-                severity=None if found.bubble > _WARNING_BUBBLE else Severity.INFO,
+                also=tuple((claim, "determines the micro-batches") for claim in pipeline.claims[1:]),
+                remedy=f"Use {4 * pipeline.stages} micro-batches or more: a larger global batch, a smaller micro"
+                " batch or fewer stages; or split the layers into chunks (--num-layers-per-virtual-pipeline-stage).",
+                severity=None if pipeline.bubble > _WARNING_BUBBLE else Severity.INFO,
             )
         yield verdict or passed(setup.subject)
 
@@ -437,25 +445,25 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
         if not virtual or not stages or not layers or setup.has("--pipeline-model-parallel-layout"):
             continue
         undecided_verdict = undecided(setup.subject, (*virtual, *stages, *layers), setup.launch)
-        chunk, many, all_of = (
+        chunk, count, layer_count = (
             setup.number(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
         )
-        if undecided_verdict is not None or chunk is None or many is None or all_of is None:
+        if undecided_verdict is not None or chunk is None or count is None or layer_count is None:
             yield undecided_verdict or unknown(setup.subject, "a size of the pipeline is not known", at=virtual[0])
             continue
-        found = pipeline_of(setup)
-        if many == 1:
-            message, milder = f"{quoted(virtual[0])} is for several stages, and {placed(stages[0])} is one", False
-        elif all_of % (many * chunk):
+        pipeline = pipeline_of(setup)
+        if count == 1:
+            message, is_warning = f"{quoted(virtual[0])} is for several stages, and {placed(stages[0])} is one", False
+        elif layer_count % (count * chunk):
             message = (
-                f"{quoted(layers[0])} cannot be split into chunks of {chunk} over {many} stages ({placed(virtual[0])})"
+                f"{quoted(layers[0])} cannot be split into chunks of {chunk} over {count} stages ({placed(virtual[0])})"
             )
-            milder = False
-        elif isinstance(found, Pipeline) and found.micro_batches % many:
+            is_warning = False
+        elif isinstance(pipeline, Pipeline) and pipeline.micro_batches % count:
             message = (
-                f"{found.micro_batches} micro-batches are not a multiple of the {many} stages ({placed(stages[0])})"
+                f"{pipeline.micro_batches} micro-batches are not a multiple of the {count} stages ({placed(stages[0])})"
             )
-            milder = True
+            is_warning = True
         else:
             yield passed(setup.subject)
             continue
@@ -464,14 +472,13 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
             f"{message}: the interleaved schedule does not support this.",
             at=virtual[0],
             also=((stages[0], "stages"), (layers[0], "layers")),
-            remedy=f"Use a number of layers that is a multiple of {many} x {chunk}, and a number of micro-batches"
-            f" that is a multiple of {many}.",
-            severity=Severity.WARNING if milder else None,
+            remedy=f"Use a number of layers that is a multiple of {count} x {chunk}, and a number of micro-batches"
+            f" that is a multiple of {count}.",
+            severity=Severity.WARNING if is_warning else None,
         )
 
 
-# Sizes that a program, or the validator of a framework for reinforcement learning, refuses, as tables that one rule
-# each judges.
+# Sizes that a program, or the validator of a framework for reinforcement learning, rejects. One rule judges each table.
 
 
 _RANKS = "ranks"
@@ -517,25 +524,25 @@ def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     Known limits: A program that is known only by its options gets a warning.
     """
     for launch in job.launches:
-        given = _options(launch)
+        options = _option_values(launch)
         for row in _programs():
-            if re.fullmatch(row.match, launch.program) is None or not all(name in given for name in row.needs):
+            if re.fullmatch(row.match, launch.program) is None or not all(name in options for name in row.needs):
                 continue
-            yield _program_verdict(job, launch, row, given)
+            yield _program_verdict(job, launch, row, options)
 
 
-def _program_verdict(job: Job, launch: Launch, row: _Program, given: dict[str, str | None]) -> Verdict:
+def _program_verdict(job: Job, launch: Launch, row: _Program, options: dict[str, str | None]) -> Verdict:
     def value_of(name: str) -> int:
         if name == _RANKS:
-            found = numbers(ranks_started(job, launch.scope)[0])
-            if len(found) != 1:
+            rank_counts = numbers(ranks_started(job, launch.scope)[0])
+            if len(rank_counts) != 1:
                 raise UnknownValue("the number of ranks")
-            return int(found[0])
-        if name not in given:
+            return int(rank_counts[0])
+        if name not in options:
             if None in launch.arguments:
                 raise UnknownValue(f"`--{name}` may be among the arguments")
             return row.options[name]
-        text = given[name]
+        text = options[name]
         if text is None or not is_whole_number(text.lstrip("-")):
             raise UnknownValue(f"the value of `--{name}`")
         return int(text)
@@ -545,31 +552,31 @@ def _program_verdict(job: Job, launch: Launch, row: _Program, given: dict[str, s
             return passed(launch.id)
     except UnknownValue as error:
         return unknown(launch.id, f"{row.name}: {error} is unknown", at=launch)
-    value, because = ranks_started(job, launch.scope)
-    written = next((w for w in launch.arguments if w and _bare_name(w.partition("=")[0]) == row.at), f"--{row.at}")
-    shown = f"`{written}`" if "=" in written else f"`{written} {value_of(row.at)}`"
-    shown += "" if row.at in given else f" (the default of {row.name})"
+    value, rank_claims = ranks_started(job, launch.scope)
+    word = next((w for w in launch.arguments if w and _bare_name(w.partition("=")[0]) == row.at), f"--{row.at}")
+    option_text = f"`{word}`" if "=" in word else f"`{word} {value_of(row.at)}`"
+    option_text += "" if row.at in options else f" (the default of {row.name})"
     return failed(
         launch.id,
-        f"{shown} on {counted(int(numbers(value)[0]), 'rank')} {row.why}.",
+        f"{option_text} on {counted(int(numbers(value)[0]), 'rank')} {row.why}.",
         at=launch,
-        also=tuple((claim, "ranks") for claim in because[:1]),
+        also=tuple((claim, "ranks") for claim in rank_claims[:1]),
         remedy=row.remedy,
         severity=None if row.severity == "error" else Severity.WARNING,
     )
 
 
-def _options(launch: Launch) -> dict[str, str | None]:
+def _option_values(launch: Launch) -> dict[str, str | None]:
     """Return a program's options by bare name, with their values; None for an unknown value."""
-    found: dict[str, str | None] = {}
+    options: dict[str, str | None] = {}
     words = launch.arguments
     for index, word in enumerate(words):
         if word is None or not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
         following = words[index + 1] if index + 1 < len(words) else None
-        found[_bare_name(name)] = value if equals else following
-    return found
+        options[_bare_name(name)] = value if equals else following
+    return options
 
 
 def _bare_name(option: str) -> str:
@@ -591,7 +598,7 @@ class _Constraint:
     excludes: Mapping[str, Plain] = field(default_factory=dict)
     computed: Mapping[str, str] = field(default_factory=dict)
 
-    def sizes_with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
+    def with_computed(self, numbers_of: dict[str, int]) -> dict[str, int]:
         """Return the given numbers and those computed from them."""
         known = dict(numbers_of)
         for name, expression in self.computed.items():
@@ -633,10 +640,10 @@ def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
 
 
 def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verdict | None:
-    """Return the verdict on one condition; None where it does not apply to the launch."""
+    """Return the verdict on one constraint; None if it does not apply to the launch."""
     scope, subject = launch.scope, f"{launch.id} {constraint.name}"
     if any(claim.scope.role == "rollout" for claim in job.about("nodes") if claim.scope.launch == launch.id):
-        return None  # Generation has GPUs of its own, and the validator is another one.
+        return None  # Generation has its own GPUs, and a different validator checks the sizes.
     claims: dict[str, tuple[Claim, ...]] = {}
     for quantity in (*constraint.quantities, *constraint.optional):
         claims[quantity] = _framework_claims(job, quantity, scope)
@@ -646,39 +653,40 @@ def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verd
         return None
     if not all(_certainly_not(job, quantity, scope, value) for quantity, value in constraint.excludes.items()):
         return None
-    every = [claim for found in claims.values() for claim in found]
-    if undecided_verdict := undecided(subject, every, launch):
+    all_claims = [claim for quantity_claims in claims.values() for claim in quantity_claims]
+    if undecided_verdict := undecided(subject, all_claims, launch):
         return undecided_verdict
     combinations = []
-    for quantity, found in claims.items():
-        sizes = numbers(job_value(found)) if found else (1,)
+    for quantity, quantity_claims in claims.items():
+        sizes = numbers(job_value(quantity_claims)) if quantity_claims else (1,)
         if not sizes or min(sizes) < 1:
-            return unknown(subject, f"{quantity} is not a positive number", at=every[0])
+            return unknown(subject, f"{quantity} is not a positive number", at=all_claims[0])
         combinations.append([(quantity, size) for size in sizes])
-    tried = [constraint.sizes_with_computed(dict(each)) for each in itertools.product(*combinations)]
-    if any(holds(constraint.holds, each.__getitem__) for each in tried):
+    size_sets = [constraint.with_computed(dict(size_set)) for size_set in itertools.product(*combinations)]
+    if any(holds(constraint.holds, size_set.__getitem__) for size_set in size_sets):
         return passed(subject)
     first = claims[constraint.quantities[0]][0]
-    variant = bool(job.setting("framework_variant", scope))
-    others = [claim for found in claims.values() for claim in found if claim is not first]
+    is_variant = bool(job.setting("framework_variant", scope))
+    others = [claim for quantity_claims in claims.values() for claim in quantity_claims if claim is not first]
     return failed(
         subject,
-        f"{quoted(first)}{_related_claims(others)}: {constraint.fault.format(**tried[0])}. {_effect_text(variant)}",
+        f"{quoted(first)}{_related_claims(others)}: {constraint.fault.format(**size_sets[0])}."
+        f" {_effect_text(is_variant)}",
         at=first,
         also=tuple(others),
         remedy=constraint.remedy,
-        severity=Severity.WARNING if variant else None,
+        severity=Severity.WARNING if is_variant else None,
     )
 
 
-def _effect_text(variant: bool) -> str:
-    if variant:
+def _effect_text(is_variant: bool) -> str:
+    if is_variant:
         return "The framework's own program fails at startup; this program may skip the check."
     return "The program fails at startup."
 
 
 def _related_claims(others: list[Claim]) -> str:
-    """Return the other file claims that a message depends on."""
+    """Return a text that names the other claims which a message depends on; empty if there are none."""
     return f" with {', '.join(placed(claim) for claim in others)}" if others else ""
 
 
@@ -688,14 +696,14 @@ def _framework_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
 
 
 def _certainly_has(job: Job, quantity: str, scope: Scope, values: Sequence[Plain]) -> bool:
-    found = job.setting(quantity, scope)
-    return bool(found) and all(
-        bool(claim.alternatives) and all(value in values for value in claim.alternatives) for claim in found
+    claims = job.setting(quantity, scope)
+    return bool(claims) and all(
+        bool(claim.alternatives) and all(value in values for value in claim.alternatives) for claim in claims
     )
 
 
 def _certainly_not(job: Job, quantity: str, scope: Scope, value: Plain) -> bool:
-    """Return whether a quantity certainly has another value."""
+    """Return whether a quantity certainly differs from `value`, or is not set."""
     return all(
         not isinstance(claim.value, Unresolved) and value not in claim.alternatives
         for claim in job.setting(quantity, scope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator
 
@@ -33,14 +34,13 @@ from preflight.plugins.questions import (
 from preflight.sources.tables import load_table
 from preflight_rules.launches import certainly_several
 from preflight_rules.rendezvous.variables import closest
-from preflight_rules.settings.given import given, is_compared
+from preflight_rules.settings.places import compares_with_deepspeed, place_settings
 from preflight_rules.sizes.deepspeed import configured, data_parallel_ranks, given_to_trainer, uses_hugging_face
 
-_TRAINER = ("arguments", "trainer", "python", "dataclass")
-#: Values besides batch sizes that the trainer compares with DeepSpeed's configuration
-#: (transformers/integrations/deepspeed.py, `trainer_config_process`, 5.23), by the trainer's name and the
-#: configuration's.
-_COMPARED = {
+_TRAINER_SOURCES = ("arguments", "trainer", "python", "dataclass")
+#: Values besides batch sizes that the trainer compares with DeepSpeed's configuration, with the trainer's name and the
+#: configuration's name (transformers/integrations/deepspeed.py, `trainer_config_process`, 5.23).
+_COMPARED_QUANTITIES = {
     "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
     "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
     "gradient_clipping": ("max_grad_norm", "gradient_clipping"),
@@ -53,22 +53,22 @@ def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     return strongest(
         claim
         for claim in job.about(quantity, scope)
-        if claim.source in _TRAINER
+        if claim.source in _TRAINER_SOURCES
         and claim.relation is Relation.SETS
         and not (claim.source == "python" and claim.spelling.startswith("--"))
     )
 
 
 def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
-    """Return every number that the claims may have; empty if one of them is not a number."""
-    found: list[float] = []
+    """Return every number that the claims may have; empty if a claim may have a value that is not a number."""
+    values: list[float] = []
     for claim in claims:
         for item in claim.alternatives:
             try:
-                found.append(float(item))  # type: ignore[arg-type]
+                values.append(float(item))  # type: ignore[arg-type]
             except (TypeError, ValueError):
                 return ()
-    return tuple(found)
+    return tuple(values)
 
 
 @rule(
@@ -94,23 +94,24 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     defaults are not compared, because the script may set others.
     """
     for subject, scope, launch in subjects(job):
-        if is_compared(job, launch):
+        if compares_with_deepspeed(job, launch):
             yield passed(subject)
             continue
-        for quantity, (ours_name, theirs_name) in _COMPARED.items():
-            ours = trainer_claims(job, quantity, scope)
-            theirs = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
-            if not ours or not theirs:
+        for quantity, (trainer_name, deepspeed_name) in _COMPARED_QUANTITIES.items():
+            trainer_values = trainer_claims(job, quantity, scope)
+            deepspeed_values = strongest(c for c in job.about(quantity, scope) if c.source == "deepspeed")
+            if not trainer_values or not deepspeed_values:
                 continue
-            verdict = undecided(subject, (*ours, *theirs), launch)
-            first, other = numbers_of(ours), numbers_of(theirs)
-            if verdict is None and first and other and not set(first) & set(other):
+            verdict = undecided(subject, (*trainer_values, *deepspeed_values), launch)
+            values, other_values = numbers_of(trainer_values), numbers_of(deepspeed_values)
+            if verdict is None and values and other_values and not set(values) & set(other_values):
                 verdict = failed(
                     subject,
-                    f"{quoted(ours[0])}, but {placed(theirs[0])} in DeepSpeed's configuration.",
-                    at=ours[0],
-                    also=((theirs[0], "DeepSpeed's value"),),
-                    remedy=f'Write "auto" for {theirs_name} in {theirs[0].span.path}, or set it to {ours_name}.',
+                    f"{quoted(trainer_values[0])}, but {placed(deepspeed_values[0])} in DeepSpeed's configuration.",
+                    at=trainer_values[0],
+                    also=((deepspeed_values[0], "DeepSpeed's value"),),
+                    remedy=f'Write "auto" for {deepspeed_name} in {deepspeed_values[0].span.path}, or set it to'
+                    f" {trainer_name}.",
                     severity=None if uses_hugging_face(job, launch, scope) else Severity.WARNING,
                 )
             yield verdict or passed(subject)
@@ -148,12 +149,18 @@ def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) 
     fp16 and bf16.
     """
     trainer, outer = question.of
-    inner, around = set(texts(job_value(trainer))), set(texts(job_value(outer)))
-    if inner <= _HALF and around <= _HALF and inner and around and not inner & around:
+    precisions, outer_precisions = set(texts(job_value(trainer))), set(texts(job_value(outer)))
+    if (
+        precisions <= _HALF_PRECISIONS
+        and outer_precisions <= _HALF_PRECISIONS
+        and precisions
+        and outer_precisions
+        and not precisions & outer_precisions
+    ):
         return failed(
             question.subject,
-            f"{quoted(trainer[0])} sets the trainer to {min(inner)}, but {placed(outer[0])} sets the launcher to "
-            f"{min(around)}; the trainer's value is used.",
+            f"{quoted(trainer[0])} sets the trainer to {min(precisions)}, but {placed(outer[0])} sets the launcher to "
+            f"{min(outer_precisions)}; the trainer's value is used.",
             at=trainer[0],
             also=((outer[0], "Accelerate's"),),
             remedy="Set the precision once, or the same in both places.",
@@ -161,7 +168,7 @@ def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) 
     return None
 
 
-_HALF = frozenset({"fp16", "bf16"})
+_HALF_PRECISIONS = frozenset({"fp16", "bf16"})
 
 
 @rule(
@@ -200,12 +207,12 @@ def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
     return None
 
 
-#: Usual names of scripts' own options: samples of one rank, and accumulated steps.
+#: Usual names of scripts' own options for the samples of one rank and for accumulation steps.
 _RANK_OPTION_NAMES = re.compile(
     r"--(?:per[-_](?:device|gpu|replica|rank|card)[-_](?:train[-_])?batch[-_]?size"
     r"|(?:train[-_]|micro[-_])*batch[-_]?size[-_]per[-_](?:device|gpu|replica|rank|card))"
 )
-_ADDED_UP = re.compile(
+_ACCUMULATION_OPTION_NAMES = re.compile(
     r"--(?:grad(?:ient)?s?[-_]acc(?:um(?:ulat(?:e|ion))?)?[-_]?(?:steps?|iters?|batches)?"
     r"|accum(?:ulat(?:e|ion))?[-_](?:grad(?:ient)?s?[-_])?(?:steps?|iters?|batches))"
 )
@@ -244,44 +251,44 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
             continue
         micro = given_to_trainer(job, "micro_batch_size_per_gpu", scope)
         steps = given_to_trainer(job, "gradient_accumulation_steps", scope)
-        own = {} if micro and steps else _script_factors(launch)
+        script_factors = {} if micro and steps else _script_factors(launch)
         factors = {
-            "samples of one rank": (numbers(job_value(micro)) if micro else own.get("micro", ())),
-            "accumulation steps": (numbers(job_value(steps)) if steps else own.get("steps", ())),
+            "samples of one rank": (numbers(job_value(micro)) if micro else script_factors.get("micro", ())),
+            "accumulation steps": (numbers(job_value(steps)) if steps else script_factors.get("steps", ())),
         }
-        if not micro and not steps and not own:
+        if not micro and not steps and not script_factors:
             continue
-        ranks, because = _data_parallel_ranks(job, launch, scope)
+        ranks, rank_claims = _data_parallel_ranks(job, launch, scope)
         if undecided_verdict := undecided(launch.id, (*total, *micro, *steps), launch):
             yield undecided_verdict
-        elif len(ranks) != 1 or any(len(found) > 1 for found in factors.values()):
+        elif len(ranks) != 1 or any(len(counts) > 1 for counts in factors.values()):
             yield unknown(launch.id, "cannot determine how many ranks share the batch", at=total[0])
         else:
             yield _batch_verdict(
-                job, launch, total[0], (*micro, *steps, *because), factors, ranks[0], guessed=bool(own)
+                job, launch, total[0], (*micro, *steps, *rank_claims), factors, ranks[0], is_guess=bool(script_factors)
             )
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
-    """Return the factors among the script's own options."""
-    found: dict[str, tuple[int, ...]] = {}
+    """Return the factors `micro` and `steps` that options of the script itself give."""
+    factors: dict[str, tuple[int, ...]] = {}
     words = [*launch.arguments, None]
     for word, following in itertools.pairwise(words):
         name, equals, value = (word or "").partition("=")
         text = value if equals else (following or "")
-        for kind, pattern in (("micro", _RANK_OPTION_NAMES), ("steps", _ADDED_UP)):
+        for kind, pattern in (("micro", _RANK_OPTION_NAMES), ("steps", _ACCUMULATION_OPTION_NAMES)):
             if pattern.fullmatch(name) and is_whole_number(text):
-                found[kind] = (int(text),)
-    return found
+                factors[kind] = (int(text),)
+    return factors
 
 
 def _data_parallel_ranks(job: Job, launch: Launch, scope: Scope) -> tuple[tuple[int, ...], tuple[Claim, ...]]:
     """Return the data-parallel ranks. deepspeed with a number of GPUs and no hosts runs on one node."""
-    ranks, because = data_parallel_ranks(job, scope)
+    ranks, claims = data_parallel_ranks(job, scope)
     if isinstance(ranks, Unresolved) and launch.launcher == "deepspeed" and not job.about("nodes", scope):
-        because = job.setting("processes_per_node", scope)
-        ranks = job_value(because) if because else ranks
-    return numbers(ranks), because
+        claims = job.setting("processes_per_node", scope)
+        ranks = job_value(claims) if claims else ranks
+    return numbers(ranks), claims
 
 
 def _batch_verdict(
@@ -292,27 +299,26 @@ def _batch_verdict(
     factors: dict[str, tuple[int, ...]],
     ranks: int,
     *,
-    guessed: bool,
+    is_guess: bool,
 ) -> Verdict:
-    known = {name: found[0] for name, found in factors.items() if found}
-    product = ranks
-    for factor in known.values():
-        product *= factor
+    factor_counts = {name: counts[0] for name, counts in factors.items() if counts}
+    product = ranks * math.prod(factor_counts.values())
     (size, *_) = numbers(total.value) or (0,)
-    both = len(known) == len(factors)
-    if size == product or (not both and product > 0 and size % product == 0) or size < 1:
+    has_all_factors = len(factor_counts) == len(factors)
+    if size == product or (not has_all_factors and product > 0 and size % product == 0) or size < 1:
         return passed(launch.id)
-    spelled = " x ".join(f"{count} {name}" for name, count in known.items())
-    certain = both and not guessed and uses_hugging_face(job, launch, launch.scope)
+    product_text = " x ".join(f"{count} {name}" for name, count in factor_counts.items())
+    is_certain = has_all_factors and not is_guess and uses_hugging_face(job, launch, launch.scope)
     return failed(
         launch.id,
-        f"{placed(total)} is the batch of all ranks, but {spelled} x {ranks} ranks"
-        f" {'is' if both else 'is already'} {product}{'' if both else ', which does not divide it'}.",
+        f"{placed(total)} is the batch of all ranks, but {product_text} x {ranks} ranks"
+        f" {'is' if has_all_factors else 'is already'}"
+        f" {product}{'' if has_all_factors else ', which does not divide it'}.",
         at=total,
-        also=((launch, f"{spelled} x {ranks} ranks"), *((claim, "a factor") for claim in claims[:6])),
+        also=((launch, f"{product_text} x {ranks} ranks"), *((claim, "a factor") for claim in claims[:6])),
         remedy=f'Write "auto" for Hugging Face\'s trainer, else "train_batch_size": {product}.',
-        severity=None if certain else Severity.WARNING,
-        confidence=Confidence.MEDIUM if guessed else None,
+        severity=None if is_certain else Severity.WARNING,
+        confidence=Confidence.MEDIUM if is_guess else None,
     )
 
 
@@ -357,7 +363,7 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
 _MIN_LENGTH = 8
 
 
-_LONG = 12
+_LONG_NAME_LENGTH = 12
 
 
 @rule(
@@ -381,18 +387,18 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the argument as the trainer spells it.
 
-    Known limits: A script's own arguments that resemble none of the trainer's are left alone, and so are those that
-    only an older or newer version has.
+    Known limits: A script's own arguments that resemble no argument of the trainer are not judged, nor are arguments
+    that only an older or newer version has.
     """
-    # CFG003 judges what nothing but TrainingArguments is parsed from.
-    strict = {
+    # CFG003 judges files that are parsed for TrainingArguments alone.
+    strict_paths = {
         claim.span.path
-        for place in given(job, "transformers")
+        for place in place_settings(job, "transformers")
         if place.parser is not None and place.parser.alternatives == (True,)
         for claim in place.keys.values()
     }
     for claim in distinct(job.about("trainer_argument")):
-        if claim.span.path in strict:
+        if claim.span.path in strict_paths:
             continue
         (name,) = texts(claim.value) or ("",)
         if isinstance(claim.value, Unresolved):
@@ -400,14 +406,14 @@ def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
             continue
         if not _is_hugging_face_file(job, claim):
             continue
-        near = "" if name in load_table("training_arguments").names() else _similar_argument(name)
-        if near:
+        similar = "" if name in load_table("training_arguments").names() else _similar_argument(name)
+        if similar:
             yield failed(
                 claim.span.path,
-                f"{quoted(claim)} is not an argument of the trainer; {near} is probably meant.",
+                f"{quoted(claim)} is not an argument of the trainer; {similar} is probably meant.",
                 at=claim,
-                remedy=f"Write {near}.",
-                fix=make_fix(f"rename {name} to {near}", replace_text(claim, name, near), safe=False),
+                remedy=f"Write {similar}.",
+                fix=make_fix(f"rename {name} to {similar}", replace_text(claim, name, similar), safe=False),
             )
         else:
             yield passed(claim.span.path)
@@ -423,7 +429,7 @@ def _is_hugging_face_file(job: Job, key: Claim) -> bool:
 def _similar_argument(name: str) -> str:
     if len(name) < _MIN_LENGTH:
         return ""
-    return closest(name, load_table("training_arguments").names(), 2 if len(name) >= _LONG else 1)
+    return closest(name, load_table("training_arguments").names(), 2 if len(name) >= _LONG_NAME_LENGTH else 1)
 
 
 @rule(
@@ -452,18 +458,24 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
     for subject, scope, launch in subjects(job):
         best = trainer_claims(job, "load_best_model", scope)
         saving, evaluating = (trainer_claims(job, f"{name}_strategy", scope) for name in ("save", "eval"))
-        # Only `TrainingArguments` has that argument in a script.
-        known = uses_hugging_face(job, launch, scope) or any(claim.source in ("python", "dataclass") for claim in best)
-        if not best or not (saving or evaluating) or not known:
+        # In a script, only `TrainingArguments` has this argument.
+        is_known = uses_hugging_face(job, launch, scope) or any(
+            claim.source in ("python", "dataclass") for claim in best
+        )
+        if not best or not (saving or evaluating) or not is_known:
             continue
         if undecided_verdict := undecided(subject, (*best, *saving, *evaluating), launch):
             yield undecided_verdict
             continue
-        save = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
-        check = (texts(job_value(evaluating)) or ("",)) if evaluating else ("no",)
-        if best[0].value != Known(True) or save == ("best",) or (set(save) & set(check) and save != ("steps",)):
+        save_strategies = (texts(job_value(saving)) or ("",)) if saving else ("steps",)
+        eval_strategies = (texts(job_value(evaluating)) or ("",)) if evaluating else ("no",)
+        if (
+            best[0].value != Known(True)
+            or save_strategies == ("best",)
+            or (set(save_strategies) & set(eval_strategies) and save_strategies != ("steps",))
+        ):
             yield passed(subject)
-        elif not set(save) & set(check):
+        elif not set(save_strategies) & set(eval_strategies):
             strategy = quoted(saving[0]) if saving else "save_strategy is `steps` by default"
             other = quoted(evaluating[0]) if evaluating else "eval_strategy is `no` by default"
             yield failed(
@@ -482,18 +494,27 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
 def _best_model_severity(job: Job, best: Claim, launch: Launch | None) -> Severity | None:
     if launch is None:
         return Severity.WARNING
-    parsed = any(place.launch is launch and place.parser is not None for place in given(job, "transformers"))
-    return Severity.WARNING if best.source == "arguments" and not parsed else None
+    is_parsed = any(
+        place.launch is launch and place.parser is not None for place in place_settings(job, "transformers")
+    )
+    return Severity.WARNING if best.source == "arguments" and not is_parsed else None
 
 
 def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, best: Claim) -> Verdict:
     saved, checked = (trainer_claims(job, f"{name}_steps", scope) for name in ("save", "eval"))
-    every, each = numbers_of(saved), numbers_of(checked)
+    save_steps, eval_steps = numbers_of(saved), numbers_of(checked)
     if undecided_verdict := undecided(subject, (*saved, *checked), launch):
         return undecided_verdict
-    if not saved or not checked or len(every) != 1 or len(each) != 1 or each[0] < 1 or every[0] < 1:
+    if (
+        not saved
+        or not checked
+        or len(save_steps) != 1
+        or len(eval_steps) != 1
+        or eval_steps[0] < 1
+        or save_steps[0] < 1
+    ):
         return passed(subject)
-    if every[0] % each[0] == 0:
+    if save_steps[0] % eval_steps[0] == 0:
         return passed(subject)
     return failed(
         subject,
@@ -501,7 +522,7 @@ def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, 
         f" {quoted(checked[0])}: the trainer refuses to start.",
         at=saved[0],
         also=((checked[0], "evaluates"), (best, "needs both together")),
-        remedy=f"Give save_steps a multiple of {each[0]:g}.",
+        remedy=f"Give save_steps a multiple of {eval_steps[0]:g}.",
         severity=_best_model_severity(job, best, launch),
     )
 
@@ -517,10 +538,10 @@ _SUPPORTED_PRECISIONS = {
     "fsdp": ("32-true", "16-true", "bf16-true", "16-mixed", "bf16-mixed"),
     "modelparallel": ("32-true", "16-true", "bf16-true", "bf16-mixed"),
 }
-#: New in 2.1.0; 2.0.0 to 2.0.9 refuse them with DeepSpeed.
+#: Precisions that are new in 2.1.0; 2.0.0 to 2.0.9 reject them with DeepSpeed.
 _SINCE_2_1 = ("16-true", "bf16-true")
 #: Older spellings of precisions (lightning/fabric/connector.py, `_convert_precision_to_unified_args`).
-_OLD = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
+_OLD_PRECISIONS = {"16": "16-mixed", "bf16": "bf16-mixed", "32": "32-true", "64": "64-true", "None": "32-true"}
 _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.(\d{1,9})")
 
 
@@ -548,29 +569,29 @@ def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     strategies = {claim.span.path: claim for claim in job.about("lightning_strategy")}
     for precision in job.about("lightning_precision"):
         strategy = strategies.get(precision.span.path)
-        several = sum(claim.span.path == precision.span.path for claim in job.about("lightning_strategy")) > 1
-        if strategy is None or several:
+        is_ambiguous = sum(claim.span.path == precision.span.path for claim in job.about("lightning_strategy")) > 1
+        if strategy is None or is_ambiguous:
             continue
         undecided_verdict = undecided(precision.span.path, (precision, strategy))
         yield undecided_verdict if undecided_verdict is not None else _precision_verdict(job, precision, strategy)
 
 
 def _precision_verdict(job: Job, precision: Claim, strategy: Claim) -> Verdict:
-    names = [_OLD.get(text, text) for text in texts(precision.value)]
+    names = [_OLD_PRECISIONS.get(text, text) for text in texts(precision.value)]
     family = next(iter(texts(strategy.value)), "")
-    takes = _SUPPORTED_PRECISIONS.get(family, ())
+    supported = _SUPPORTED_PRECISIONS.get(family, ())
     subject = precision.span.path
-    if not takes or not names:
+    if not supported or not names:
         return passed(subject)
-    if all(name not in takes for name in names):
+    if all(name not in supported for name in names):
         return failed(
             subject,
             f"{quoted(precision)} is not supported with {placed(strategy)}: Lightning fails at startup.",
             at=precision,
             also=((strategy, "the strategy"),),
-            remedy=f"Use one of {', '.join(takes)}.",
+            remedy=f"Use one of {', '.join(supported)}.",
         )
-    if family == "deepspeed" and all(name in _SINCE_2_1 for name in names) and not _is_new(job):
+    if family == "deepspeed" and all(name in _SINCE_2_1 for name in names) and not _is_lightning_2_1(job):
         return failed(
             subject,
             f"{quoted(precision)} with {placed(strategy)} requires Lightning 2.1; earlier versions stop with 'not "
@@ -583,7 +604,7 @@ def _precision_verdict(job: Job, precision: Claim, strategy: Claim) -> Verdict:
     return passed(subject)
 
 
-def _is_new(job: Job) -> bool:
+def _is_lightning_2_1(job: Job) -> bool:
     """Return whether a file of the job requests Lightning 2.1 or later."""
     for claim in job.about("package"):
         for text in texts(claim.value):
@@ -607,7 +628,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the key and give `accumulate_grad_batches` to the Trainer.
 
-    Known limits: Fabric leaves the key alone, and so does this rule.
+    Known limits: Fabric accepts the key, so scripts with Fabric are not judged.
     """
     trainers = [
         claim
@@ -654,27 +675,27 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
 
     Fix: Add `#SBATCH --nodes=2`.
 
-    Known limits: A script whose header is completed by options of sbatch on the command line is reported, too.
+    Known limits: A script that needs options on the command line of sbatch is reported as well.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     for launch in job.launches:
-        asked = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
-        if launch.launcher != "srun" or not asked or not header:
+        node_claims = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
+        if launch.launcher != "srun" or not node_claims or not header:
             continue
-        given = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]
-        counts = numbers(job_value(asked))
-        if undecided_verdict := undecided(launch.id, asked, launch):
+        allocations = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]
+        counts = numbers(job_value(node_claims))
+        if undecided_verdict := undecided(launch.id, node_claims, launch):
             yield undecided_verdict
-        elif given or not counts or max(counts) < 2:
+        elif allocations or not counts or max(counts) < 2:
             yield passed(launch.id)
         elif min(counts) < 2:
-            yield unknown(launch.id, f"{quoted(asked[0])} may request one node", at=asked[0])
+            yield unknown(launch.id, f"{quoted(node_claims[0])} may request one node", at=node_claims[0])
         else:
             yield failed(
                 launch.id,
-                f"{quoted(asked[0])} makes Lightning wait for {counts[0]} nodes, but the batch script requests no "
-                f"number of nodes and gets one node.",
-                at=asked[0],
+                f"{quoted(node_claims[0])} makes Lightning wait for {counts[0]} nodes, but the batch script requests"
+                f" no number of nodes and gets one node.",
+                at=node_claims[0],
                 also=((header[0], "the header"), (launch, "started here")),
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
                 waits_at="rendezvous",
@@ -682,7 +703,7 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
 
 
 #: Job names for which Lightning ignores Slurm (`SLURMEnvironment.detect` of lightning 2.6.6).
-_INTERACTIVE = frozenset(("job-name", name) for name in ("bash", "interactive"))
+_INTERACTIVE_JOB_NAMES = frozenset(("job-name", name) for name in ("bash", "interactive"))
 
 
 @rule(
@@ -709,32 +730,36 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
-    named = [claim for claim in header if _INTERACTIVE.intersection(claim.alternatives)]
-    for plain in distinct(job.about("plain_program")) if header else ():
+    interactive_names = [claim for claim in header if _INTERACTIVE_JOB_NAMES.intersection(claim.alternatives)]
+    for program in distinct(job.about("plain_program")) if header else ():
         nodes, devices = (
-            [claim for claim in job.about(f"setting.lightning.{key}") if claim.span.path in texts(plain.value)]
+            [claim for claim in job.about(f"setting.lightning.{key}") if claim.span.path in texts(program.value)]
             for key in ("num_nodes", "devices")
         )
         if not nodes and not devices:
             continue
-        across = [claim for claim in nodes if min(numbers(claim.value), default=1) > 1]
-        local = [claim for claim in devices if min(numbers(claim.value), default=1) > 1]
-        waits = across or (local if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
-        plugins = [claim for claim in job.about("setting.lightning.plugins") if claim.span.path in texts(plain.value)]
-        ignored = (*named, *job.about("slurm_hidden"), *plugins)
-        if undecided_verdict := undecided(plain.span.path, (plain, *nodes, *devices)):
+        node_claims = [claim for claim in nodes if min(numbers(claim.value), default=1) > 1]
+        device_claims = [claim for claim in devices if min(numbers(claim.value), default=1) > 1]
+        waiting = node_claims or (device_claims if tasks and min(numbers(tasks[0].value), default=1) > 1 else [])
+        plugins = [claim for claim in job.about("setting.lightning.plugins") if claim.span.path in texts(program.value)]
+        ignoring_claims = (*interactive_names, *job.about("slurm_hidden"), *plugins)
+        if undecided_verdict := undecided(program.span.path, (program, *nodes, *devices)):
             yield undecided_verdict
-        elif waits and not across and ignored:
-            yield unknown(plain.span.path, f"{quoted(ignored[0])} may make Lightning ignore Slurm", at=ignored[0])
-        elif not waits:
-            yield passed(plain.span.path)
+        elif waiting and not node_claims and ignoring_claims:
+            yield unknown(
+                program.span.path,
+                f"{quoted(ignoring_claims[0])} may make Lightning ignore Slurm",
+                at=ignoring_claims[0],
+            )
+        elif not waiting:
+            yield passed(program.span.path)
         else:
             yield failed(
-                plain.span.path,
-                f"{quoted(plain)} starts one process on the first node, but {placed(waits[0])} makes Lightning wait for"
-                " the ranks that srun would start.",
-                at=plain,
-                also=((waits[0], "waits for them"), (header[0], "the header")),
+                program.span.path,
+                f"{quoted(program)} starts one process on the first node, but {placed(waiting[0])} makes Lightning"
+                " wait for the ranks that srun would start.",
+                at=program,
+                also=((waiting[0], "waits for them"), (header[0], "the header")),
                 remedy="Start it with srun.",
                 waits_at="rendezvous",
             )

@@ -34,7 +34,7 @@ AUTO = "auto"
 CALL, PARSER = "(call)", "(parser)"
 #: The class that a script calls to make the settings.
 CLASS = "config_class"
-#: In the table of refusals: blames the place as a whole, for a missing setting.
+#: Key in the table of refusals that blames the place as a whole, for a missing setting.
 ANY = "(any)"
 #: Prefix of a quantity that an option of the launch line sets.
 ON_LINE = "line."
@@ -43,13 +43,13 @@ OF_JOB = "job."
 #: Prefix of an argument whose name has another meaning in a condition: `own.ranks` beside `ranks`.
 OWN = "own."
 #: The option of Megatron-LM that takes unset options from a checkpoint.
-_CHECKPOINT = "use_checkpoint_args"
+_CHECKPOINT_OPTION = "use_checkpoint_args"
 #: The place of settings that are options of the launch line, which may take them from arrays of several scripts.
-_SCRIPTS = "(line)"
+_LINE_PLACE = "(line)"
 #: The number of ranks of the launch, in a condition.
 RANKS = "ranks"
 #: The names of numbers of ranks, in a condition.
-_COUNTS = (RANKS, f"{OF_JOB}processes_per_node")
+_RANK_COUNTS = (RANKS, f"{OF_JOB}processes_per_node")
 #: The launcher in a condition: `python` for a plain line; empty without a launch.
 LAUNCHER = "launcher"
 #: The branch of the launch line in a condition; empty outside any branch.
@@ -57,7 +57,7 @@ BRANCH = "branch"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PlaceSettings:
     """All settings of one place.
 
     Args:
@@ -65,10 +65,10 @@ class Given:
         framework: the framework that the settings belong to.
         subject: the place, for the report.
         keys: the claim of each key.
-        launch: the launch that they belong to, if any.
-        inner: the settings of a file that one of them names, by the prefix that conditions give its keys.
-        certain: whether the framework certainly reads them.
-        parser: the parser that reads them, if that is known.
+        launch: the launch that the settings belong to, if any.
+        inner: the settings of a file that a setting names, by the prefix that conditions give its keys.
+        certain: whether the framework certainly reads the settings.
+        parser: the parser that reads the settings, if known.
         complete: whether a missing key is certainly not given elsewhere.
     """
 
@@ -77,13 +77,13 @@ class Given:
     subject: str
     keys: dict[str, Claim]
     launch: Launch | None = None
-    inner: dict[str, Given] = field(default_factory=dict)
+    inner: dict[str, PlaceSettings] = field(default_factory=dict)
     complete: bool = True
     certain: bool = True
     parser: Claim | None = None
 
     def claim(self, key: str) -> Claim | None:
-        """Return the claim of a key, also of one in a file that another key names; None if the key is not given."""
+        """Return the claim of a key, which may be in a file that another key names; None if the key is not given."""
         if key.startswith(OF_JOB):
             return next(iter(self._job_claims(key.removeprefix(OF_JOB))), None)
         if key == PARSER:
@@ -91,26 +91,28 @@ class Given:
         if key == ANY:
             return next(iter(self.keys.values())) if self.is_named else None
         key = key.removeprefix(OWN)
-        prefix, _, rest = key.partition(".")
+        prefix, _, inner_key = key.partition(".")
         if prefix in self.inner:
-            return self.inner[prefix].claim(rest)
+            return self.inner[prefix].claim(inner_key)
         return self.keys.get(key)
 
-    def others(self, section: str, known: Sequence[str]) -> list[Claim]:
-        """Return the claims of the keys directly in a section (`config.*`) that are not among the known ones.
+    def others(self, section: str, known_keys: Sequence[str]) -> list[Claim]:
+        """Return the claims of the keys directly in a section (`config.*`) that are not among the known keys.
 
-        A known one that begins with `^` is a pattern.
+        A known key that begins with `^` is a pattern.
         """
         prefix = section.removesuffix("*")
-        inside = {key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)}
-        forms = [re.compile(each) for each in known if each.startswith("^")]
+        keys_in_section = {
+            key.removeprefix(prefix): claim for key, claim in self.keys.items() if key.startswith(prefix)
+        }
+        patterns = [re.compile(pattern) for pattern in known_keys if pattern.startswith("^")]
         return [
             claim
-            for key, claim in inside.items()
-            if (key.isidentifier() or (forms and "." not in key))
-            and key not in known
+            for key, claim in keys_in_section.items()
+            if (key.isidentifier() or (patterns and "." not in key))
+            and key not in known_keys
             and key not in FACTS
-            and not any(form.fullmatch(key) for form in forms)
+            and not any(form.fullmatch(key) for form in patterns)
         ]
 
     def value(self, key: str) -> Any:
@@ -125,7 +127,7 @@ class Given:
             return Section()
         prefix, _, rest = key.partition(".")
         if prefix in self.inner:
-            # What the trainer fills in is none of the file's own settings.
+            # A value that the trainer fills in does not count as a setting of the file.
             claim = self.inner[prefix].claim(rest)
             return None if claim is not None and claim.alternatives == (AUTO,) else self.inner[prefix].value(rest)
         if key == RANKS:
@@ -137,36 +139,45 @@ class Given:
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
-            if not self.complete or (self.keys.get(_CHECKPOINT) is not None and key in from_checkpoint(self.framework)):
+            if not self.complete or (
+                self.keys.get(_CHECKPOINT_OPTION) is not None and key in from_checkpoint(self.framework)
+            ):
                 raise UnknownValue(f"{key} may be given elsewhere")
             if _are_of_another_release(self.framework, tuple(self.keys)):
                 raise UnknownValue(f"{key} may have a different name in the release used")
             return None
         value = self._common_value((claim,))
-        filled = any(each.startswith(f"{key}.") for each in self.keys)
-        return Section(filled=filled) if isinstance(value, Section) else value
+        is_filled = any(other.startswith(f"{key}.") for other in self.keys)
+        return Section(filled=is_filled) if isinstance(value, Section) else value
 
     def value_in_call(self, key: str) -> Any:
-        """Return the value of a key where the call is made, whatever condition it is under. Raises UnknownValue."""
+        """Return the value of a key, on the assumption that the branch of the call is taken.
+
+        Raises UnknownValue if the value is unknown.
+        """
         claim, call = self.keys.get(key), self.keys.get(CALL)
         if claim is None or call is None or claim.condition != call.condition:
             return self.value(key)
         return self._common_value((replace(claim, condition=""),))
 
-    def value_of_several(self, key: str) -> Any:
-        """Return the value of a key, where a launcher starts more than one rank in all. Raises UnknownValue."""
+    def value_of_several_ranks(self, key: str) -> Any:
+        """Return the value of a key, where a launcher starts several ranks in all.
+
+        Raises UnknownValue if the value is unknown.
+        """
         try:
             value = self.value(key)
         except UnknownValue:
-            if key not in _COUNTS:
+            if key not in _RANK_COUNTS:
                 raise
             value = None
-        if key in _COUNTS and value is None and self._launcher() not in ("", "python"):
+        if key in _RANK_COUNTS and value is None and self._launcher() not in ("", "python"):
             return Several("the number of ranks")
         return value
 
     def _is_given(self, key: str) -> bool:
-        """Return whether a key is given. Raises UnknownValue if only a branch gives it, or its section is unknown."""
+        """Return whether a key is given. Raises UnknownValue if only a branch gives the key, or its section is"
+        " unknown."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
@@ -176,22 +187,22 @@ class Given:
             if not any(definitely_holds(each, self.launch) for each in claims):
                 raise UnknownValue(f"whether the branch of `{claim.spelling}` is taken")
             return True
-        # An argument of a call that is None counts as left out.
+        # An argument None of a call counts as left out.
         if claim.source == CALLED and not claim.alternatives and not self._is_made(key):
             raise UnknownValue(f"`{claim.spelling}`")
         return claim.source != CALLED or claim.alternatives != (None,)
 
     def _is_made(self, key: str) -> bool:
-        """Return whether an argument is certainly an object created there, or a list."""
+        """Return whether an argument of a call is certainly an object created in the call, or a list."""
         return f"{key}.{MAKER}" in self.keys or f"{key}.{ITEMS}" in self.keys
 
     def _check_sections(self, key: str) -> None:
         """Raise UnknownValue if a section that would hold the key has an unknown value."""
         while "." in key:
             key = key.rpartition(".")[0]
-            above = self.keys.get(key)
-            if above is not None and not above.alternatives and above.source != CALLED:
-                raise UnknownValue(f"`{above.spelling}`")
+            section = self.keys.get(key)
+            if section is not None and not section.alternatives and section.source != CALLED:
+                raise UnknownValue(f"`{section.spelling}`")
 
     def _common_value(self, claims: Sequence[Claim]) -> Any:
         """Return the value that all claims share; None without claims. Raises UnknownValue if they differ or are
@@ -199,32 +210,35 @@ class Given:
         """
         if why_unresolved(claims, self.launch) is not None:
             raise UnknownValue(f"`{claims[0].spelling}`")
-        found = {item for claim in claims for item in claim.alternatives}
-        if len(found) > 1 or (found == {AUTO} and self.framework == "deepspeed"):
+        values = {item for claim in claims for item in claim.alternatives}
+        if len(values) > 1 or (values == {AUTO} and self.framework == "deepspeed"):
             raise UnknownValue(f"`{claims[0].spelling}`")
-        one = next(iter(found), None)
-        return Section() if one == SECTION else one
+        value = next(iter(values), None)
+        return Section() if value == SECTION else value
 
     def _job_claims(self, quantity: str) -> tuple[Claim, ...]:
         if self.launch is not None:
             claims = self.job.value_claims(quantity, self.launch.scope)
-            here = self.launch.span.path
+            path = self.launch.span.path
             if not quantity.startswith(ENVIRONMENT_PREFIX) or any(
-                each.span.path != here for each in self.keys.values()
+                each.span.path != path for each in self.keys.values()
             ):
                 return claims
             # A launcher does not see what the program sets for itself.
-            return tuple(each for each in claims if each.span.path == here or not each.span.path.endswith(".py"))
+            return tuple(each for each in claims if each.span.path == path or not each.span.path.endswith(".py"))
         return self.job.value_claims(quantity, WHOLE_JOB) or tuple(self.job.about(quantity))
 
     @property
     def is_named(self) -> bool:
-        """Return whether a launch names the place, so that it is not a part of something larger."""
-        whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
-        return whole or any(claim.scope.launch for claim in self.keys.values())
+        """Return whether the settings are complete in themselves, or a launch names their place."""
+        is_whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
+        return is_whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _option_value(self, quantity: str) -> Any:
-        """Return the value that a launch option gives a quantity; None without one. Raises UnknownValue."""
+        """Return the value that an option of the launch gives a quantity; None if no option sets it.
+
+        Raises UnknownValue if the value or the launch is unknown.
+        """
         if self.launch is None:
             raise UnknownValue("the launch line")
         claims = [c for c in self.job.about(quantity, self.launch.scope) if c.strength is Strength.FLAG]
@@ -237,54 +251,54 @@ class Given:
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
     def _launcher(self) -> str:
-        """Return how the ranks are started. Raises UnknownValue if launches that may read the settings differ."""
+        """Return the launcher of the ranks; empty if unknown. Raises UnknownValue if it differs between launches."""
         if self.launch is None:
             return "python" if self._is_plain else ""
-        of_job = not any(claim.scope.launch for claim in self.keys.values())
-        if of_job and len({launch.launcher for launch in self.job.launches}) > 1:
+        is_for_job = not any(claim.scope.launch for claim in self.keys.values())
+        if is_for_job and len({launch.launcher for launch in self.job.launches}) > 1:
             raise UnknownValue("which launch reads these settings")
-        if self.launch.launcher == "python" and any(map(self.job.about, _STARTS_WORKERS)):
+        if self.launch.launcher == "python" and any(map(self.job.about, _WORKER_STARTERS)):
             raise UnknownValue("whether this runs in processes that the program starts")
         return self.launch.launcher
 
     def _rank_count(self) -> int:
         if self._is_plain:
             return 1
-        found = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
-        if len(found) != 1:
+        rank_counts = numbers(ranks_started(self.job, self.launch.scope)[0]) if self.launch is not None else ()
+        if len(rank_counts) != 1:
             raise UnknownValue("the number of ranks")
-        return found[0]
+        return rank_counts[0]
 
 
 #: Quantities of a program that starts the processes of its ranks.
-_STARTS_WORKERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
-#: Fewer settings that the table lacks are mistakes, or the program's own.
-_MANY_UNKNOWN = 5
+_WORKER_STARTERS = ("starts_processes", f"{SETTING_PREFIX}ray_trainer.{CALL}")
+#: Least number of settings without a row that show another release; fewer may be mistakes or the program's own.
+_MIN_UNKNOWN = 5
 
 
 @functools.lru_cache(maxsize=256)
 def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
     """Return whether the framework's table lacks most of these keys, as after a release that renames them."""
-    known = framework(name)
-    if known is None or known.keys is None:
+    row = framework(name)
+    if row is None or row.keys is None:
         return False
-    stated = [key for key in keys if key not in (CALL, PARSER)]
-    lacking = [key for key in stated if row_of(settings(name), key) is None]
-    return len(lacking) >= _MANY_UNKNOWN and 2 * len(lacking) > len(stated)
+    named_keys = [key for key in keys if key not in (CALL, PARSER)]
+    unknown_keys = [key for key in named_keys if row_of(settings(name), key) is None]
+    return len(unknown_keys) >= _MIN_UNKNOWN and 2 * len(unknown_keys) > len(named_keys)
 
 
-def with_settings(job: Job) -> list[str]:
+def frameworks_of(job: Job) -> list[str]:
     """Return the frameworks that the job has settings for, by name."""
-    there = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
+    names = {claim.quantity.split(".", 2)[1] for claim in job.claims if claim.quantity.startswith(SETTING_PREFIX)}
     if any(claim.quantity.startswith(ENVIRONMENT_PREFIX) for claim in job.claims):
-        there.add(ENVIRONMENT)
+        names.add(ENVIRONMENT)
     if job.about("batch_directive"):
-        there.add(SBATCH)
-    there.update([other for name in there for other in alias_names(name)])
-    return sorted(name for name in there if framework(name) is not None)
+        names.add(SBATCH)
+    names.update([other for name in names for other in alias_names(name)])
+    return sorted(name for name in names if framework(name) is not None)
 
 
-def given(job: Job, name: str) -> Iterator[Given]:
+def place_settings(job: Job, name: str) -> Iterator[PlaceSettings]:
     """Yield a framework's settings, once per launch and place; an object's settings once for each of its parts."""
     if reads(name, "object"):
         yield from _objects(job, name)
@@ -292,92 +306,96 @@ def given(job: Job, name: str) -> Iterator[Given]:
     if name == SBATCH:
         yield from _headers(job)
         return
-    known = framework(name)
-    own_name = (known.named if known is not None else "") or name
+    framework_row = framework(name)
+    source_name = (framework_row.named if framework_row is not None else "") or name
     for subject, scope, launch in subjects(job):
-        # These make the trainer's arguments of the same keys.
-        passed_on = {claim.span.path for maker in ("llamafactory", "trl") for _, claim in job.settings(maker, scope)}
-        is_paddle = name == "transformers" and _is_of_paddle(job, scope, launch)
+        # LLaMA-Factory and TRL pass these keys on to the trainer.
+        forwarded_paths = {
+            claim.span.path for maker in ("llamafactory", "trl") for _, claim in job.settings(maker, scope)
+        }
+        is_paddle = name == "transformers" and _reads_paddle_arguments(job, scope, launch)
         by_place: dict[str, dict[str, Claim]] = {}
         parser: Claim | None = None
         for claim in job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope):
             parser = claim
-        for key, claim in _variables(job, scope) if name == ENVIRONMENT else job.settings(own_name, scope):
+        for key, claim in _variables(job, scope) if name == ENVIRONMENT else job.settings(source_name, scope):
             if key == PARSER:
                 continue
             keys = by_place.setdefault(_section_path(name, claim, launch), {})
-            full = full_name(name, key)
-            # What the line says is effective, whatever a file says.
+            full_key = full_name(name, key)
+            # The launch line takes precedence over a file.
             if (
                 name == "verl"
-                or full not in keys
+                or full_key not in keys
                 or not (reads(name, "composed") or reads(name, "overridden"))
-                or claim.strength >= keys[full].strength
+                or claim.strength >= keys[full_key].strength
             ):
-                keys[full] = claim
+                keys[full_key] = claim
         for path, keys in by_place.items():
             if not path and parser is None:
                 # A program whose parser is not known may give these names another meaning.
                 continue
-            unseen = name == "paddlenlp" and _may_read_paddle(job, keys, launch)
-            if reads(name, "parsed") and not unseen and not _reads_paddle(name, keys, parser, launch):
+            may_be_paddle = name == "paddlenlp" and _may_read_paddle(job, keys, launch)
+            if reads(name, "parsed") and not may_be_paddle and not _reads_paddle(name, keys, parser, launch):
                 continue
             if name == "transformers" and is_paddle:
                 continue
-            yield Given(
+            yield PlaceSettings(
                 job,
                 name,
-                subject if path in ("", "(composed)", _SCRIPTS) else path,
+                subject if path in ("", "(composed)", _LINE_PLACE) else path,
                 keys,
                 launch,
                 inner=_deepspeed_settings(job, name, keys, scope) or _batch_header(job, name, keys),
                 complete=_is_complete(name, keys),
                 certain=(CALL not in keys or _is_of_script(keys))
-                and (parser is not None or not unseen)
+                and (parser is not None or not may_be_paddle)
                 and (
                     name != "transformers"
                     or CALL in keys
                     or parser is not None
-                    or _takes_files(launch)
-                    or path in passed_on
+                    or _parses_trainer_arguments(launch)
+                    or path in forwarded_paths
                 ),
                 parser=parser,
             )
 
 
-#: In a condition: the object of a part, and the pod of a container.
+#: Prefixes in a condition for the object of a part, and for the pod of a container.
 _WHOLE, _POD = "whole", "pod"
 
 
-def _objects(job: Job, framework: str) -> Iterator[Given]:
-    """Yield the settings of each object or part of a kind, with those of its owner."""
-    own = _places(job, framework)
-    above = {at: tuple(map(_mark_of, place.keys[CALL].because[0].because)) for at, place in own.items()}
-    others: dict[_Mark, Given] = {}
-    for name in dict.fromkeys(mark[0].split(".")[1] for marks in above.values() for mark in marks):
-        others |= _places(job, name)
-    for at, place in own.items():
-        yield replace(place, inner={name: others[mark] for name, mark in zip((_WHOLE, _POD), above[at], strict=False)})
+def _objects(job: Job, framework: str) -> Iterator[PlaceSettings]:
+    """Yield the settings of each object or part of a kind, with the settings of the owner in `inner`."""
+    places = _places(job, framework)
+    owner_keys = {key: tuple(map(_place_key, place.keys[CALL].because[0].because)) for key, place in places.items()}
+    owners: dict[_PlaceKey, PlaceSettings] = {}
+    for name in dict.fromkeys(owner[0].split(".")[1] for marks in owner_keys.values() for owner in marks):
+        owners |= _places(job, name)
+    for key, place in places.items():
+        yield replace(
+            place, inner={name: owners[owner] for name, owner in zip((_WHOLE, _POD), owner_keys[key], strict=False)}
+        )
 
 
-#: The identity of a place.
-_Mark = tuple[str, Span, str]
+#: The identity of a place: the quantity, span and spelling of its claim.
+_PlaceKey = tuple[str, Span, str]
 
 
-def _places(job: Job, framework: str) -> dict[_Mark, Given]:
-    found: dict[_Mark, dict[str, Claim]] = {}
+def _places(job: Job, framework: str) -> dict[_PlaceKey, PlaceSettings]:
+    keys_by_place: dict[_PlaceKey, dict[str, Claim]] = {}
     for key, claim in job.settings(framework):
-        found.setdefault(_mark_of(claim.because[0]), {})[key] = claim
+        keys_by_place.setdefault(_place_key(claim.because[0]), {})[key] = claim
     return {
-        at: Given(
+        place_key: PlaceSettings(
             job,
             framework,
-            at[1].path,
+            place_key[1].path,
             keys,
             complete=keys[CALL].alternatives == (True,),
             certain=_is_of_script(keys),
         )
-        for at, keys in found.items()
+        for place_key, keys in keys_by_place.items()
     }
 
 
@@ -386,42 +404,42 @@ def _is_of_script(keys: dict[str, Claim]) -> bool:
     return keys[CALL].source != CALLED or keys[CALL].strength is Strength.FLAG
 
 
-def _mark_of(place: Claim) -> _Mark:
+def _place_key(place: Claim) -> _PlaceKey:
     return place.quantity, place.span, place.spelling
 
 
-def _headers(job: Job) -> Iterator[Given]:
+def _headers(job: Job) -> Iterator[PlaceSettings]:
     """Yield the options of each batch header by their long names; an option without a value is true."""
     headers: dict[str, dict[str, Claim]] = {}
     for claim in job.about("batch_directive"):
         header = headers.setdefault(claim.span.path, {})
-        stated = next(iter(claim.alternatives), None)
-        name, value = stated if isinstance(stated, tuple) and len(stated) == 2 else (None, None)
-        written = _OPTION.match(claim.spelling)
-        name = str(name if name is not None else written[1] if written is not None else "").replace("-", "_")
+        name_and_value = next(iter(claim.alternatives), None)
+        name, value = name_and_value if isinstance(name_and_value, tuple) and len(name_and_value) == 2 else (None, None)
+        match = _OPTION.match(claim.spelling)
+        name = str(name if name is not None else match[1] if match is not None else "").replace("-", "_")
         if not name:
             continue
-        option = replace(claim, value=Known(True if value is None else value)) if stated is not None else claim
+        option = replace(claim, value=Known(True if value is None else value)) if name_and_value is not None else claim
         if name in header:
             header.setdefault(f"{name}.again", header[name])
         header[name] = option
     for path, keys in headers.items():
-        yield Given(job, SBATCH, path, keys)
+        yield PlaceSettings(job, SBATCH, path, keys)
 
 
 _OPTION = re.compile(r"--([\w-]{1,40})")
 
 
 def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
-    """Return whether a missing key is given nowhere else."""
+    """Return whether a missing key is certainly not given elsewhere."""
     if framework == "accelerate":
-        # Without a file on the line, one in the user's cache counts.
+        # Without a file on the line, Accelerate reads a file in the user's cache.
         return any(claim.strength is Strength.CONFIG for claim in keys.values())
     return not reads(framework, "recipes") and (CALL not in keys or keys[CALL].alternatives == (True,))
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """Return the variables with a single value, by name, except those that only a controller sets."""
+    """Return the name and claim of each variable that the files set once, without those that only a controller sets."""
     claims_by_name: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
@@ -430,14 +448,16 @@ def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
     return ((name, claims[0]) for name, claims in claims_by_name.items() if len(claims) == 1)
 
 
-def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, Given]:
+def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope: Scope) -> dict[str, PlaceSettings]:
     """Return the settings in the DeepSpeed configuration file that the trainer names.
 
     For Accelerate, settings that the command line overrides are left out.
     """
     if framework == "accelerate":
-        written = {key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG}
-        return {"file": Given(job, framework, "", written)} if written else {}
+        config_claims = {
+            key: claim for key, claim in job.settings(framework, scope) if claim.strength is Strength.CONFIG
+        }
+        return {"file": PlaceSettings(job, framework, "", config_claims)} if config_claims else {}
     claim = keys.get("deepspeed")
     own_engine = bool(job.about("setting.deepspeed_initialize.function", scope))
     if framework not in ("transformers", "llamafactory") or claim is None or own_engine:
@@ -447,10 +467,10 @@ def _deepspeed_settings(job: Job, framework: str, keys: dict[str, Claim], scope:
     for key, other in job.settings("deepspeed", scope):
         if other.span.path.rpartition("/")[2] in names:
             claims_by_key[key] = other
-    return {"ds": Given(job, "deepspeed", names[0], claims_by_key)} if claims_by_key else {}
+    return {"ds": PlaceSettings(job, "deepspeed", names[0], claims_by_key)} if claims_by_key else {}
 
 
-def _batch_header(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, Given]:
+def _batch_header(job: Job, framework: str, keys: dict[str, Claim]) -> dict[str, PlaceSettings]:
     """Return the options of a script's batch header, for the steps and launchers in the script."""
     if not reads(framework, "header"):
         return {}
@@ -464,16 +484,16 @@ def _section_path(name: str, claim: Claim, launch: Launch | None) -> str:
     if reads(name, "composed") or (
         reads(name, "overridden") and launch is not None and claim.scope.launch == launch.id
     ):
-        # A composed configuration is one place, wherever its keys stand.
+        # A composed configuration is one place, whichever files its keys are in.
         return "(composed)"
     if claim.source == "arguments":
         return ""
     if reads(name, "line") and launch is not None and claim.scope.launch == launch.id:
-        return _SCRIPTS
+        return _LINE_PLACE
     if claim.source == CALLED and claim.because:
         # Each call is its own place.
-        at = claim.because[0].span
-        return f"{at.path}:{at.line}:{at.column}"
+        call = claim.because[0].span
+        return f"{call.path}:{call.line}:{call.column}"
     return claim.span.path
 
 
@@ -483,8 +503,8 @@ _PADDLE_TRAINERS = ("paddlenlp", "paddleformers")
 
 def _is_program_of(name: str, launch: Launch | None) -> bool:
     """Return whether the launcher is the framework's own program."""
-    known = framework(name)
-    return launch is not None and known is not None and bool(known.program) and launch.launcher == known.program
+    row = framework(name)
+    return launch is not None and row is not None and bool(row.program) and launch.launcher == row.program
 
 
 def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launch: Launch | None) -> bool:
@@ -492,33 +512,36 @@ def _reads_paddle(name: str, keys: dict[str, Claim], parser: Claim | None, launc
     return (name == "paddlenlp" and CALL in keys) or parser is not None or _is_program_of(name, launch)
 
 
-#: Arguments that only trainers of Paddle's have.
+#: Arguments that only Paddle's trainers have.
 _PADDLE_ARGUMENTS = frozenset(
     ("tensor_parallel_degree", "pipeline_parallel_degree", "sharding_parallel_degree", "sep_parallel_degree")
 )
 
 
 def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
-    """Return whether Paddle's launcher passes such arguments to a program that is not among the files."""
-    starts = launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
-    return starts and not _PADDLE_ARGUMENTS.isdisjoint(keys)
+    """Return whether Paddle's launcher passes arguments of Paddle's trainer to a program that is not among the"
+    " files."""
+    starts_unread_program = (
+        launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
+    )
+    return starts_unread_program and not _PADDLE_ARGUMENTS.isdisjoint(keys)
 
 
-def _is_of_paddle(job: Job, scope: Scope, launch: Launch | None) -> bool:
-    """Return whether a trainer other than that of transformers reads arguments of the same names."""
+def _reads_paddle_arguments(job: Job, scope: Scope, launch: Launch | None) -> bool:
+    """Return whether a trainer of Paddle, instead of transformers, reads the arguments."""
     if any(_is_program_of(name, launch) for name in _PADDLE_TRAINERS):
         return True
     return any(job.about(f"{SETTING_PREFIX}{name}.{PARSER}", scope) for name in _PADDLE_TRAINERS)
 
 
-def _takes_files(launch: Launch | None) -> bool:
+def _parses_trainer_arguments(launch: Launch | None) -> bool:
     """Return whether the launcher's own program parses the trainer's arguments."""
     return launch is not None and launch.launcher in ("llamafactory-cli", "trl")
 
 
-def is_compared(job: Job, launch: Launch | None) -> bool:
+def compares_with_deepspeed(job: Job, launch: Launch | None) -> bool:
     """Return whether the trainer's arguments and DeepSpeed configuration are both known; CFG002 then compares them."""
     return any(
         place.launch is launch and place.inner and (CALL in place.keys or place.parser is not None)
-        for place in given(job, "transformers")
+        for place in place_settings(job, "transformers")
     )
