@@ -41,11 +41,7 @@ TRAINER = "reference_trainer"
 #: before it forks, so that its children need not.
 READY = ("preflight_checks.probes",)
 #: Single modules of our own: facts pass through them before they leave a node.
-EXTRA_MODULES = (
-    "preflight._util.redaction",
-    "preflight._util.secret_names",
-    "preflight._util.secret_spans",
-)
+EXTRA_MODULES = ("preflight._util.redaction", "preflight._util.secret_names", "preflight._util.secret_spans")
 #: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
 SINGLE_MODULES = ("pynvml",)
 #: The first module that the loader runs.

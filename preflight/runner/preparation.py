@@ -27,12 +27,7 @@ from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
 from preflight.engine.evaluate import judge_without_crashing_nodes, selected
-from preflight.executors.base import (
-    Executor,
-    ExecutorError,
-    GatheredNodes,
-    NodeRequest,
-)
+from preflight.executors.base import Executor, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import ExtractionError, extract
 from preflight.model.configuration import NODES, SMOKE
 from preflight.model.job import Claim, Job, Known, Launch, Scope

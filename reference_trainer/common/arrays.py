@@ -223,9 +223,7 @@ def host_assembly(
                 now = time.monotonic()
                 if now >= ends:
                     text = "ranks {} did not connect to the port of rank {} within {:g} s".format(
-                        missing,
-                        own["rank"],
-                        timeout_s,
+                        missing, own["rank"], timeout_s
                     )
                     raise ProbeUnavailable("timeout", text)
                 if now >= notice_at:

@@ -19,15 +19,7 @@ from preflight_checks.gpus.presence import (
     most_common_by_model,
     plan_gpus,
 )
-from preflight_checks.plans import (
-    combined,
-    known_facts,
-    missing_facts,
-    on_every_node,
-    only_if,
-    requests_gpus,
-    table,
-)
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, only_if, requests_gpus, table
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log

@@ -344,13 +344,7 @@ class _Dialling:
         return call.ended(failed[0].status if failed else "ok", detail=failed[0].detail if failed else "")
 
     def _exchange(
-        self,
-        call: _Attempt,
-        addresses: list[str],
-        port: int,
-        until: float,
-        token: str,
-        knock: tuple[int, str] | None,
+        self, call: _Attempt, addresses: list[str], port: int, until: float, token: str, knock: tuple[int, str] | None
     ) -> Target:
         stream = call.connect(addresses, port, until)
         if stream is None:

@@ -388,11 +388,7 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     return who, node, digest, common
 
 
-@server_check(
-    "SMK025",
-    "updates-lost-doubled-or-stale",
-    severity=Severity.ERROR,
-)
+@server_check("SMK025", "updates-lost-doubled-or-stale", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(functools.partial(complete_server_run, counted="updates"))
 def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:

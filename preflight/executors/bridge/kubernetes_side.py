@@ -587,10 +587,7 @@ def _grant(message: str) -> str:
     plural = f"{resource}.{group}" if group else resource
     words = f"kubectl create {kind} preflight {full} --verb={verb} --resource={plural}"
     return "`kubectl auth can-i {} {} {}` checks this; grant it with `{}` and a binding".format(
-        verb,
-        plural,
-        where,
-        " ".join(words.split()),
+        verb, plural, where, " ".join(words.split())
     )
 
 
@@ -601,9 +598,7 @@ def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
     last = re.sub(r"<[^>]*>:?\s*|^[\"']|[\"']$", "", last)
     kind = "timeout" if re.search(r"timed out", message, re.IGNORECASE) else "unreachable"
     return BridgeError(
-        kind,
-        f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?",
-        message,
+        kind, f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?", message
     )
 
 
