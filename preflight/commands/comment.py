@@ -101,12 +101,11 @@ def change_report(
 def _plans(versions: Versions) -> list[JobChange]:
     old = {job.name: job for job in versions.old_jobs}
     new = {job.name: job for job in versions.touched}
-    found = []
-    for name in sorted({*old, *new}):
-        changes = changes_between(plan_of(_as_tuple(old.get(name))), plan_of(_as_tuple(new.get(name))))
-        if changes:
-            found.append(JobChange(name, changes))
-    return found
+    return [
+        JobChange(name, changes)
+        for name in sorted({*old, *new})
+        if (changes := changes_between(plan_of(_as_tuple(old.get(name))), plan_of(_as_tuple(new.get(name)))))
+    ]
 
 
 def _as_tuple(job: Job | None) -> tuple[Job, ...]:
@@ -429,10 +428,8 @@ class GitLab:
         if not found:
             return None
         own = value_at(self._client.request("GET", "/user"), "id")
-        for item in found:
-            if own is not None and value_at(item, "author", "id") == own:
-                return item["id"], item["body"]
-        return None
+        ours = (item for item in found if own is not None and value_at(item, "author", "id") == own)
+        return next(((item["id"], item["body"]) for item in ours), None)
 
     def create(self, body: str) -> None:
         """Add a note."""

@@ -29,7 +29,7 @@ from preflight.engine.judge import judge
 from preflight.engine.report import Report
 from preflight.model.configuration import Configuration, Site
 from preflight.model.findings import PROFILES, Finding
-from preflight.model.job import Job, Known, OneOf
+from preflight.model.job import Job
 from preflight.model.recording import Recording
 from preflight.reporters.text.groups import count
 from preflight.sources.base import SourceFile
@@ -150,10 +150,8 @@ def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, 
 
 def _foreign_folder(path: str) -> str:
     """Return the outermost folder above a file that may not belong to the project; empty if there is none."""
-    for folder in reversed(PurePosixPath(path).parents):
-        if folder.name.lower() in FOREIGN_FOLDERS:
-            return folder.as_posix()
-    return ""
+    folders = reversed(PurePosixPath(path).parents)
+    return next((folder.as_posix() for folder in folders if folder.name.lower() in FOREIGN_FOLDERS), "")
 
 
 def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
@@ -161,14 +159,10 @@ def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
     for job in jobs:
         for variable in INTERFACES:
             for claim in job.about(f"env.{variable}"):
-                value = claim.value
-                values = (
-                    (value.value,) if isinstance(value, Known) else value.values if isinstance(value, OneOf) else ()
-                )
-                for one in values:
-                    if isinstance(one, str) and one:
+                for value in claim.alternatives:
+                    if isinstance(value, str) and value:
                         place = f"{claim.span.path}:{claim.span.line}"
-                        found.setdefault((variable, one), NamedInterface(variable, one, place))
+                        found.setdefault((variable, value), NamedInterface(variable, value, place))
     return tuple(found[key] for key in sorted(found))[:_MAX_NAMED]
 
 
@@ -314,10 +308,10 @@ def make_first_config(
     others = tuple(Folder(path, count, others=True) for path, count in sorted(held.items()) if count)
     if others:
         jobs = jobs_in([folder], root=folder, exclude=[pattern(item) for item in others])
-    reports: dict[str, Report] = {}
-    for profile in PROFILES:
-        configuration = Configuration(profile=profile)
-        reports[profile] = judge(Recording(jobs, created, __version__, configuration=configuration))
+    reports = {
+        profile: judge(Recording(jobs, created, __version__, configuration=Configuration(profile=profile)))
+        for profile in PROFILES
+    }
     scan = scan_project(jobs, reports, others)
     executor, because = _surroundings(environment)
     choices = chosen(scan, executor=executor, because=because, accept=accept)

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from preflight._util.sequences import grouped
 from preflight.agent.bootstrap import filename
 from preflight.agent.wire import Ship
 
@@ -288,13 +289,11 @@ class _Module:
     def take(self, wanted: str) -> Iterator[_Need]:
         """Keep the statements that bind this name and its dependencies; return the names needed from other modules."""
         postponed = False
-        by_name: dict[str, list[ast.stmt]] = {}
         for statement in self.tree.body:
             if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
                 postponed = postponed or statement.names[0].name == "annotations"
                 self.kept.add(statement)
-            for name in _bound_names(statement):
-                by_name.setdefault(name, []).append(statement)
+        by_name = grouped((name, statement) for statement in self.tree.body for name in _bound_names(statement))
         waiting = [wanted] if wanted else list(by_name)
         while waiting:
             name = waiting.pop()

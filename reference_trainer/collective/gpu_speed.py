@@ -110,7 +110,12 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
     saved = _exact_sums(torch)
     try:
         for precision in PRECISIONS:
-            if precision in (TF32, BF16) and device.type == "cuda" and _before_ampere(torch, device):
+            # Such a card has neither TF32 nor bfloat16; AMD's cards report other numbers and have both from 9.0 on.
+            if (
+                precision in (TF32, BF16)
+                and device.type == "cuda"
+                and bool(torch.cuda.get_device_capability(device)[0] < 8)
+            ):
                 continue
             moved()
             try:
@@ -124,13 +129,6 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
     finally:
         _restore(torch, saved)
     return ExactCompute(turns, elements, wrong, notes)
-
-
-def _before_ampere(torch: Any, device: Any) -> bool:
-    """Return whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0
-    on.
-    """
-    return bool(torch.cuda.get_device_capability(device)[0] < 8)
 
 
 def _repeat(
@@ -373,12 +371,9 @@ class _Measurement:
             return ""
         return f"{free >> 20} MiB of memory are free for it, and it needs {least >> 20}"
 
-    def _late(self) -> bool:
-        return time.monotonic() - self._began > DEADLINE_S
-
     def _guard(self, what: str, run: Callable[[], None]) -> None:
         """Run one part; a missing feature or a lack of memory becomes a note."""
-        if self._late():
+        if time.monotonic() - self._began > DEADLINE_S:
             self._notes[what] = "no time was left"
             return
         try:

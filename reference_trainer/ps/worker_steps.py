@@ -44,7 +44,7 @@ class ExpectedReplies:
         self.touched = [values.touched(table, config.exact_steps) for table in range(len(config.plan.tables))]
         self._rows = {
             (server.index, table): ExpectedRows(
-                values, table, _rows_on(rows, server.index, config.servers), config.workers
+                values, table, rows[rows.remainder(config.servers) == server.index], config.workers
             )
             for server in client.servers
             for table, rows in enumerate(self.touched)
@@ -159,10 +159,6 @@ class ExpectedReplies:
     def _mismatch(self, where: str, problem: str, server: Server) -> Mismatch:
         text = f"server {server.index} {problem}"
         return Mismatch(where, self._config.rank, 0, 0, 0, "possible versions", "others", "", {}, text)
-
-
-def _rows_on(rows: Any, server: int, servers: int) -> Any:
-    return rows[rows.remainder(servers) == server]
 
 
 _MAX_MISMATCHES = 20

@@ -233,18 +233,15 @@ _NOT_REPORTED = "not reported"
 
 def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
     """Yield one row per node: Python, frameworks, CUDA, cuDNN, NCCL, driver, and packages that differ between nodes."""
-    columns: list[tuple[Column, Sequence[Cell]]] = []
-    for name, values in _components(job, facts):
-        cells = cells_of(fleet, values)
-        if cells is not None:
-            columns.append((Column(name), cells))
     observed = facts.observed(installed)
     unlike, equal_count = _differing_packages(observed)
     most = min(_MAX_COLUMNS, max(_MIN_COLUMNS, _MAX_CELLS // max(1, len(fleet.nodes))))
-    for name in unlike[:most]:
-        cells = cells_of(fleet, values_by_node(facts, installed, partial(_version, name)))
-        if cells is not None:
-            columns.append((Column(name), cells))
+    packages = ((name, values_by_node(facts, installed, partial(_version, name))) for name in unlike[:most])
+    columns = [
+        (Column(name), cells)
+        for name, values in (*_components(job, facts), *packages)
+        if (cells := cells_of(fleet, values)) is not None
+    ]
     if columns:
         note = _note(len(fleet.nodes), observed, equal_count, len(unlike) - most)
         yield table("versions", "Versions", note, fleet, columns)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -251,24 +252,20 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     values = facts.observed(gpus)
 
     def find_busy(devices: list[NodeGpu]) -> Iterable[Fault]:
-        found: dict[str, list[Fault]] = {}
-        for item in devices:
-            fault = _busy_finding(item, sees_all=values[item.node].host_processes)
-            if fault is not None:
-                found.setdefault(item.node, []).append(fault)
+        faults_by_node = grouped(
+            (item.node, fault)
+            for item in devices
+            if (fault := _busy_finding(item, sees_all=values[item.node].host_processes)) is not None
+        )
         counts = Counter(item.node for item in devices)
-        for node, faults in found.items():
+        for node, faults in faults_by_node.items():
             if visible(job):
                 yield from (fault for fault in faults if fault.at.used)
             elif wanted is None or counts[node] - len(faults) < wanted[0]:
                 # Too few are left, so none is spare.
-                yield from (_as_needed_gpu(fault) for fault in faults)
+                yield from (replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu)) for fault in faults)
 
     yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
-
-
-def _as_needed_gpu(fault: Fault) -> Fault:
-    return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
 
 
 def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:

@@ -9,7 +9,7 @@ from statistics import median
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet, NodeRecord
+from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
     Split,
@@ -71,7 +71,8 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown(record.node.name, "its clock was not compared")
         else:
             offsets[record.node.name] = record.clock_offset_s
-            doubt[record.node.name] = _uncertainty(record)
+            # The two directions may take unequal times.
+            doubt[record.node.name] = (record.round_trip_s or 0.0) / 2
     if len(offsets) < 2:
         return
     # Of two clocks, the one that agrees with the machine that runs preflight is assumed to be right.
@@ -105,11 +106,6 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         run=(root_command("chronyc", "makestep", on=far),),
         certain=grave or drops,
     )
-
-
-def _uncertainty(record: NodeRecord) -> float:
-    """Return half the round trip, because the two directions may take unequal times."""
-    return (record.round_trip_s or 0.0) / 2
 
 
 @warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=several_nodes))

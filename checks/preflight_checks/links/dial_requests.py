@@ -57,12 +57,11 @@ _AT_ONCE, _STAGGER_S = 64, 0.05
 @memoize
 def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
     """Return the endpoints with a port that each node binds, by node name."""
-    found: dict[str, list[Endpoint]] = {}
-    for endpoint in _endpoints(job, fleet, facts):
-        node = _binder(job, fleet, facts, endpoint)
-        if node is not None and 0 < endpoint.port < 65536:
-            found.setdefault(node, []).append(endpoint)
-    return found
+    return grouped(
+        (node, endpoint)
+        for endpoint in _endpoints(job, fleet, facts)
+        if (node := _binder(job, fleet, facts, endpoint)) is not None and 0 < endpoint.port < 65536
+    )
 
 
 def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
@@ -111,14 +110,14 @@ def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | N
 @memoize
 def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
     """Return the nodes that have each address on an interface that is not loopback."""
-    found: dict[IPv4Address | IPv6Address | None, list[str]] = {}
-    for node, fact in facts.observed(interfaces).items():
-        for item in fact.interfaces:
-            for address in item.addresses if not item.loopback else ():
-                parsed = literal(address.address)
-                if parsed is not None:
-                    found.setdefault(parsed, []).append(node)
-    return found
+    return grouped(
+        (parsed, node)
+        for node, fact in facts.observed(interfaces).items()
+        for item in fact.interfaces
+        if not item.loopback
+        for address in item.addresses
+        if (parsed := literal(address.address)) is not None
+    )
 
 
 def label_of(endpoint: Endpoint) -> str:

@@ -208,9 +208,7 @@ def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> Fl
     share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
     rates = sorted(min(rate, cards.ceiling_mbps(item)) for item in first if (rate := item.rate_mbps) is not None)
     rate = _quantile(rates, 1 - share) if rates else None
-    deviation = 0.0
-    if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN:
-        deviation = deviation_from(rate, rates)
+    deviation = deviation_from(rate, rates) if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN else 0.0
     least = sorted(item.quality.least_s for item in first)
     spread = sorted(item.quality.spread_s for item in first)
     return FleetValues(rate, deviation, _quantile(least, share), _quantile(spread, share), nodes)
@@ -223,13 +221,11 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
     """Return the outliers of the first measurement, by direction."""
     common, cards = values_and_cards(facts)
-    found: dict[Pair, tuple[str, ...]] = {}
-    for pair, several in seen.items():
-        if several[0].number == 1:
-            kinds = faults_in(several[0], common, cards)
-            if kinds:
-                found[pair] = kinds
-    return found
+    return {
+        pair: kinds
+        for pair, several in seen.items()
+        if several[0].number == 1 and (kinds := faults_in(several[0], common, cards))
+    }
 
 
 def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:

@@ -282,12 +282,11 @@ def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]
 
 
 def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
-    found: dict[str, Chosen] = {}
-    for node, fact in facts.observed(interfaces).items():
-        choice = chosen(job, node, fact.interfaces)
-        if choice is not None:
-            found[node] = choice
-    return found
+    return {
+        node: choice
+        for node, fact in facts.observed(interfaces).items()
+        if (choice := chosen(job, node, fact.interfaces)) is not None
+    }
 
 
 @warning_check("NIC002", "chosen-interface-not-on-route-to-master", plan=_plan_route)

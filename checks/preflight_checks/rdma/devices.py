@@ -441,11 +441,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         if facts.observed(rdma) and not any(usable.values()):
             yield not_applicable("RDMA of the ranks", "no node has an active RDMA device")
         return
-    faults: dict[str, list[str]] = {}
-    for node, access in on.items():
-        fault = _access_fault(access, usable[node])
-        if fault:
-            faults.setdefault(fault, []).append(node)
+    faults = grouped((fault, node) for node, access in on.items() if (fault := _access_fault(access, usable[node])))
     fine = len(on) - sum(len(nodes) for nodes in faults.values())
     for fault, nodes in faults.items():
         certain = bool(fine) or wanted.strict

@@ -138,14 +138,9 @@ class Plan:
     backend: Backend = field(default_factory=Backend)
 
 
-def is_parameter_server(job: Job) -> bool:
-    """Return whether any launch of the job starts parameter servers."""
-    return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
-
-
 def not_planned(job: Job, fleet: Fleet) -> str:
     """Return why no collective smoke run is possible for this job; empty if one is."""
-    if is_parameter_server(job):
+    if any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job)):
         return "the job runs parameter servers, which have a separate run"
     if not fleet.nodes:
         return "the job has no known nodes"

@@ -176,11 +176,11 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     observed, missing = facts_about(facts, scratch, what="temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
     compiles = bool(gpu_claims(job))
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for node, value in observed.items():
-        fault = _temporary_fault(value, compiles=compiles)
-        if fault:
-            groups.setdefault((fault, not can_hold_files(value.folder) and not value.instead), []).append(node)
+    groups = grouped(
+        ((fault, not can_hold_files(value.folder) and not value.instead), node)
+        for node, value in observed.items()
+        if (fault := _temporary_fault(value, compiles=compiles))
+    )
     for (fault, certain), nodes in groups.items():
         path = observed[nodes[0]].folder.resolved
         yield failed(

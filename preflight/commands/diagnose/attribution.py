@@ -347,7 +347,10 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
     have several numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the
     others.
     """
-    for numbers in (_sequences(consequences), _enqueued_numbers(consequences)):
+    for numbers in (
+        _group_by_rank((event.member.rank, event.sequence) for event in consequences),
+        _group_by_rank((event.member.rank, event.enqueued) for event in consequences),
+    ):
         if len(numbers) < 2:
             continue
         highest = {rank: max(found) for rank, found in numbers.items()}
@@ -363,14 +366,6 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
                 text = f"it is at collective {highest[late[0]]}, {who} at {where}"
                 return _suspects([LogProcess(rank=rank) for rank in late], text, consequences)
     return None
-
-
-def _sequences(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _group_by_rank((event.member.rank, event.sequence) for event in consequences)
-
-
-def _enqueued_numbers(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _group_by_rank((event.member.rank, event.enqueued) for event in consequences)
 
 
 def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:

@@ -135,12 +135,8 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
 
 def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group that a dump lists."""
-    found: dict[str, tuple[int, ...]] = {}
-    for dump in dumps.values():
-        for group, ranks in dump.groups.items():
-            if ranks and group not in found:
-                found[group] = tuple(sorted(set(ranks)))
-    return found
+    ranks_by_group = ((group, ranks) for dump in dumps.values() for group, ranks in dump.groups.items() if ranks)
+    return {group: tuple(sorted(set(lists[0]))) for group, lists in grouped(ranks_by_group).items()}
 
 
 def _members(

@@ -284,14 +284,13 @@ def _compare_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Itera
 
 def _table_drift(old: Table, new: Table, id: str) -> Iterator[Drift]:
     before, after = _cells(old), _cells(new)
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for column in new.columns:
-        for row in new.rows:
-            key = (row.subject, column.name)
-            if key in before and key in after and _differs(before[key], after[key]):
-                change = (column.name, _format_cell(before[key], column.unit), _format_cell(after[key], column.unit))
-                found.setdefault(change, []).append(row.subject)
-    for (what, was, now), subjects in found.items():
+    keys = [(column, (row.subject, column.name)) for column in new.columns for row in new.rows]
+    changes = grouped(
+        ((column.name, _format_cell(before[key], column.unit), _format_cell(after[key], column.unit)), key[0])
+        for column, key in keys
+        if key in before and key in after and _differs(before[key], after[key])
+    )
+    for (what, was, now), subjects in changes.items():
         yield Drift(id, what, was, now, tuple(subjects))
 
 
@@ -593,7 +592,8 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
     )
     for other in [number for number, finding in right.items() if finding.nodes and not finding.locations]:
         candidates = [number for number in of_check.get(right[other].id, ()) if number in left]
-        most, number = max(((_common(left[one], right[other]), -one) for one in candidates), default=(0, 0))
+        nodes = {*right[other].nodes}
+        most, number = max(((len(nodes & {*left[one].nodes}), -one) for one in candidates), default=(0, 0))
         if most:
             pair(-number, other)
     return [pairs[number] for number in sorted(pairs)], list(left.values()), list(right.values())
@@ -611,11 +611,6 @@ def _exact_key(finding: Finding) -> object:
 def _fingerprint_key(finding: Finding) -> object:
     """Return the fingerprint without the number that distinguishes equal lines."""
     return finding.fingerprint.partition(":")[0]
-
-
-def _common(old: Finding, new: Finding) -> int:
-    """Return the number of nodes that both findings have."""
-    return len({*old.nodes} & {*new.nodes})
 
 
 def _describe_changes(before: Finding, after: Finding) -> tuple[str, ...]:
@@ -645,13 +640,8 @@ class _Coverage:
     def __init__(self, report: Report, new: Report) -> None:
         self._report, self._other = report, new
         self._stage = {outcome.id: outcome.stage for outcome in new.outcomes}
-        self._checked: set[str] = set()
-        self._unknown_outcomes: dict[str, list[Outcome]] = {}
-        for outcome in report.outcomes:
-            if outcome.status is Status.UNKNOWN:
-                self._unknown_outcomes.setdefault(outcome.id, []).append(outcome)
-            else:
-                self._checked.add(outcome.id)
+        self._checked = {outcome.id for outcome in report.outcomes if outcome.status is not Status.UNKNOWN}
+        self._unknown_outcomes = grouped((outcome.id, outcome) for outcome in _unknown_outcomes(report))
         self._read = {file.path for file in report.inputs}
         self._records = {record.node.name: record for record in report.nodes}
 
@@ -701,12 +691,8 @@ class _Coverage:
 
 def _undecided_about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
     """Return the undecided outcome about the same subject or one of its nodes."""
-    for outcome in unknown:
-        if without_lines(outcome.subject) == without_lines(finding.subject) or _subject_words(outcome) & {
-            *finding.nodes
-        }:
-            return outcome
-    return None
+    subject, nodes = without_lines(finding.subject), {*finding.nodes}
+    return next((o for o in unknown if without_lines(o.subject) == subject or _subject_words(o) & nodes), None)
 
 
 def _subject_words(outcome: Outcome) -> set[str]:

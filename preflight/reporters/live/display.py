@@ -161,10 +161,7 @@ class Watch:
 
 def _count_members(members: Sequence[str]) -> str:
     """Return `8 ranks` or `2 servers and 4 workers`."""
-    roles: dict[str, int] = {}
-    for member in members:
-        role = member.partition(" ")[0]
-        roles[role] = roles.get(role, 0) + 1
+    roles = Counter(member.partition(" ")[0] for member in members)
     return " and ".join(f"{number} {role}{'' if number == 1 else 's'}" for role, number in roles.items())
 
 

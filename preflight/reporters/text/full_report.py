@@ -563,11 +563,11 @@ def _skipped_stages(sheet: Sheet, report: Report) -> None:
 
 def _other_outcomes(sheet: Sheet, report: Report) -> None:
     """Print every outcome that is not a finding; outcomes of one rule with one reason share a line."""
-    same: dict[tuple[str, str, str, str], list[str]] = {}
-    for outcome in report.outcomes:
-        if outcome.status in (Status.PASS, Status.NOT_APPLICABLE):
-            key = (outcome.id, outcome.name, outcome.status.value, outcome.reason)
-            same.setdefault(key, []).append(outcome.subject)
+    same = grouped(
+        ((outcome.id, outcome.name, outcome.status.value, outcome.reason), outcome.subject)
+        for outcome in report.outcomes
+        if outcome.status in (Status.PASS, Status.NOT_APPLICABLE)
+    )
     for (id, name, status, reason), subjects in same.items():
         about = fold_nodes(tuple(dict.fromkeys(subjects)))
         sheet.wrapped(f"{status} {id} {name} ({about})" + (f": {reason}" if reason else ""), indent=0, hanging=2)

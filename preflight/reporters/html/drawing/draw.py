@@ -435,11 +435,10 @@ def _style(kind: str) -> str:
 
 def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
     """Group nodes with pieces of the same kinds; a node with an unusual piece stays separate."""
-    found: dict[tuple[object, ...], list[Place]] = {}
-    for place in places:
-        key = tuple((piece.kind, is_known(piece.value), piece.why) for piece in place.pieces)
-        found.setdefault(key, []).append(place)
-    return [tuple(same) for same in found.values()]
+    alike = grouped(
+        (tuple((piece.kind, is_known(piece.value), piece.why) for piece in place.pieces), place) for place in places
+    )
+    return [tuple(same) for same in alike.values()]
 
 
 def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
