@@ -47,7 +47,7 @@ _MAX_COMPARED_LINES = 2000
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What changes for the ranks of one job."""
+    """The changes for the ranks of one job."""
 
     job: str
     changes: tuple[Change, ...]
@@ -443,7 +443,8 @@ class GitLab:
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
     """Create or replace the comment, and return a message about the result.
 
-    `write` builds the comment, given the present one. If there is no comment and nothing to report, none is created.
+    `write` builds the comment, given the present one. Without a comment and without anything to report, no comment is
+    created.
 
     Raises:
         PlatformError: the platform rejects the request.
@@ -507,7 +508,7 @@ _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """The comment cannot be written; the message gives the reason and the remedy.
+    """An error that prevents the comment; the message gives the reason and the remedy.
 
     `status` is the HTTP status of the response, if there was one.
     """
@@ -592,7 +593,7 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the API's message about an error, shortened."""
+    """Return the message of the API about an error, shortened."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):

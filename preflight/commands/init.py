@@ -55,7 +55,9 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project; `others`: a submodule, maintained elsewhere."""
+    """A folder with jobs that may not belong to the project. `others` is whether it is a submodule, which others
+    maintain.
+    """
 
     path: str
     jobs: int
@@ -139,7 +141,9 @@ def _systems(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
-    """Return folders with files of jobs that may not belong to the project; none if they contain all jobs."""
+    """Return the folders with files of jobs that may not belong to the project; none if these folders contain all
+    jobs.
+    """
     at = [_foreign_folder(job.name) for job in jobs]
     held = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
@@ -340,14 +344,14 @@ def _has_our_table(project: Path, folder: Path) -> bool:
 
 
 def _surroundings(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the executor that recognises the environment, and the reason; empty if none does."""
+    """Return the executor that recognises the environment, and the reason; both are empty if none does."""
     from preflight.runner.preparation import recognising_executors
 
     return next(((executor.name, reason) for executor, reason in recognising_executors(environment)), ("", ""))
 
 
 def _submodules(folder: Path) -> tuple[str, ...]:
-    """Return the folders of git submodules from `.gitmodules`; none if it cannot be read."""
+    """Return the folders of git submodules from `.gitmodules`; none if the file cannot be read."""
     read = DirectoryTree(folder).read(".gitmodules")
     if not isinstance(read, SourceFile):
         return ()

@@ -199,8 +199,8 @@ def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> I
 
 
 def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
-    """Return the cached code of a module in `folder`, because compiling all modules takes longest. None if the cache is
-    missing or stale.
+    """Return the cached code of a module in `folder`, because compiling all modules takes longest; None if the cached
+    code is missing or stale.
     """
     if folder is None:
         return None
@@ -356,7 +356,9 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """Return the imports of the names that probes use, each from the module that defines it, on one line."""
+        """Return the imports of the names that probes use, on one line and each from the module that defines the
+        name.
+        """
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")

@@ -61,7 +61,7 @@ IN_CONTAINER, OUTSIDE = "the ranks run in the container", "outside of the contai
 
 @dataclass(frozen=True, slots=True)
 class ContextChoice:
-    """The job context, or why there is none; `provenance` names the claims or options it came from."""
+    """The job context, or the reason why there is none; `provenance` names the claims or options that state it."""
 
     context: Context | None
     provenance: str
@@ -193,7 +193,7 @@ def _where(job: Job, quantity: str, scope: Scope) -> str:
 
 
 def claimed_count(jobs: Sequence[Job]) -> int | None:
-    """Return the number of nodes of the job, if its files give it."""
+    """Return the number of nodes of the job, if its files state it."""
     return next((count for job, scope in _scopes(jobs) if (count := known_number(job.value("nodes", scope)))), None)
 
 

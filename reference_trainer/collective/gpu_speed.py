@@ -40,9 +40,7 @@ PRECISIONS = (FP32, TF32, BF16, FP16)
 
 @dataclass(frozen=True)
 class WrongProduct:
-    """One repetition with wrong elements: the first one with its bits and the right bits, and the number of wrong
-    elements.
-    """
+    """One repetition with wrong elements: their number, and the first of them with its bits and the expected bits."""
 
     precision: str
     turn: int
@@ -280,7 +278,9 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Return whether other processes computed on the GPU, so that the figures show only the remaining capacity."""
+        """Return whether other processes computed on the GPU, so that the figures show only the capacity that they
+        left.
+        """
         return self.before.busy or self.after.busy
 
 
@@ -495,7 +495,7 @@ def _matrix_bytes(size: int) -> int:
 
 
 def _do_nothing() -> None:
-    """Nothing was to be measured in this turn."""
+    """Take a turn in which nothing is measured."""
 
 
 def _address(index: int) -> str:

@@ -101,7 +101,7 @@ def _find_down_nvlinks(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 
 def fold_numbers(numbers: list[int]) -> str:
-    """Format link numbers: up to six are listed, more are only counted (`12 links`)."""
+    """Format link numbers: list up to six of them, else give only their count (`12 links`)."""
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{len(numbers)} links"
 
 

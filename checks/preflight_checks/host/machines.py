@@ -203,7 +203,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
-    """Return all features of the nodes' processors, if they are of one model."""
+    """Return all features of the nodes' processors; empty if the processors are of several models."""
     if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
     return frozenset(name for value in observed.values() for name in value.features)
@@ -436,7 +436,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _foreign_share(value: Activity) -> float:
-    """Return the share of a node's cores that foreign processes use; less than one core counts as none."""
+    """Return the share of a node's cores that foreign processes use; 0 if they use less than one core."""
     return value.heavy_cores / value.cores if value.cores and value.heavy_cores >= 0.9 else 0.0
 
 

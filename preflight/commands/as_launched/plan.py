@@ -137,7 +137,7 @@ def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> R
 
 
 def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
-    """Return the number of ranks of each launch by its id, if the job's files leave no doubt."""
+    """Return the number of ranks of each launch by its id, if the job's files state it."""
     return {
         launch.id: size
         for job in jobs
@@ -226,7 +226,7 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return a hint where else the launch may be."""
+    """Return a hint about other files that may contain the launch."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))

@@ -118,7 +118,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class _Grouping:
-    """How the keys of one kind of chart are grouped and named."""
+    """The grouping and naming of the keys of one kind of chart."""
 
     grouped: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
     format_subject: Callable[[Key], str]
@@ -251,7 +251,7 @@ def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
 
 
 def _round(value: float) -> float:
-    """Round to four digits: further digits are noise, and make numbers hard to compare."""
+    """Return the value rounded to four digits: further digits are noise, and make numbers hard to compare."""
     return float(f"{value:.4g}")
 
 
@@ -391,7 +391,7 @@ def _side(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Yield what one report decided and the other did not, by rule or check and reason.
+    """Yield, by rule or check and reason, what one report decided and the other could not decide.
 
     A rule or check that the first report did not run or could not decide has not changed.
     """
@@ -415,7 +415,7 @@ def _nodes(old: Report, new: Report) -> Iterator[NodeChange]:
     before = {record.node.name: record.problem for record in old.nodes}
     after = {record.node.name: record.problem for record in new.nodes}
     if not before or not after:
-        # One of them is a lint, or found no nodes: that is not a change of nodes.
+        # One report is of a lint, or of a run without nodes, which is not a change of nodes.
         return
     for name in sorted({*before, *after}):
         if name not in before:
@@ -439,7 +439,7 @@ def _compare_versions(old: Report, new: Report) -> Iterator[Drift]:
 
 
 def _notes(old: Report, new: Report) -> Iterator[str]:
-    """Return notes on differences between the runs that make the reports less comparable."""
+    """Yield notes on differences between the runs that make their reports less comparable."""
     if old.run.verb != new.run.verb:
         yield f"the older report is of `{old.run.verb}`, the newer one of `{new.run.verb}`: they check different things"
     for what, before, after in (
@@ -663,7 +663,7 @@ class _Coverage:
         return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
 
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of `nodes` that were not checked, or for which the check was undecided."""
+        """Return the nodes among `nodes` that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
         unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
         unreached = self._unreached_reason(nodes)
@@ -674,7 +674,7 @@ class _Coverage:
         return [node for node in nodes if node not in reached]
 
     def _did_run(self, finding: Finding) -> bool:
-        """Return whether a rule or check without outcomes ran: many produce none if nothing is wrong."""
+        """Return whether a rule or check without outcomes ran: many have no outcomes if nothing is wrong."""
         report, configuration = self._report, self._report.configuration
         if {*packs(self._other)} - {*packs(report)}:
             return False
@@ -696,5 +696,5 @@ def _undecided_about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | 
 
 
 def _subject_words(outcome: Outcome) -> set[str]:
-    """Split the subject of an outcome into words: `GPUs of node1, node2` names two nodes."""
+    """Return the words of the subject of an outcome: `GPUs of node1, node2` names two nodes."""
     return {word.strip(",:") for word in outcome.subject.split()}

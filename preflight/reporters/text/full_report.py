@@ -414,9 +414,10 @@ def _subject_text(report: Report) -> str:
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:
-    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the caret's length.
+    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the length of the
+    caret.
 
-    The unit is cells, not characters: a wide character occupies two, a combining character none, an escape four.
+    The unit is cells, not characters: a wide character occupies two cells, a combining character none, an escape four.
     """
     width = max(width, 20)
     shown = [clean(character) for character in location.snippet]

@@ -320,7 +320,7 @@ def _overlap(edits: Sequence[Edit]) -> bool:
 def _suppressions(
     folder: Folder, path: str, placed: PlacedFinding, places: Places, versions: Mapping[str, int], watch: Watch
 ) -> Iterator[types.CodeAction]:
-    """Yield a comment above the finding, if judging the job with the comment suppresses that finding and no other."""
+    """Yield a comment above the finding if judging the job with that comment suppresses this finding and no other."""
     finding = placed.finding
     text = places.text(path)
     line = finding.locations[0].line
