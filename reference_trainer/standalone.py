@@ -166,7 +166,7 @@ class Run:
             self._events.flush()
 
     def _write(self, go: bool, reasons: list[str], everyone: list[dict[str, Any]]) -> None:
-        """Write the rank's report to a file, if requested. A folder that is not writable is not an error."""
+        """Write the rank's report to a file, if one was requested. A folder that is not writable is not an error."""
         folder = self._options.get("report_dir")
         if not folder:
             return
@@ -185,7 +185,7 @@ class Run:
 
 
 def faults_of(report: RankReport) -> list[str]:
-    """Return the faults in one rank's results, as sentences; with the same limits as in the head's checks."""
+    """Return the faults in one rank's results, as sentences, by the same limits as the checks of the head."""
     found = [
         "%s is wrong in %d of %d elements: %s" % (each.operation, each.wrong, each.elements, each.explanation)
         for each in report.mismatches[:5]
@@ -207,8 +207,8 @@ def faults_of(report: RankReport) -> list[str]:
 
 
 def _framework(launcher: str) -> dict[str, str]:
-    """Return ranks of Paddle's launcher train with paddle if their interpreter has it; all others, and those, with
-    torch.
+    """Return the framework of this rank: paddle for ranks of Paddle's launcher whose interpreter has paddle, torch for
+    all other ranks.
     """
     import importlib.util
 
@@ -244,7 +244,7 @@ def _write_atomically(path: Path, document: dict[str, Any]) -> None:
 def _print(text: str) -> None:
     """Print one line for people in a single write, so that the ranks' lines do not mix.
 
-    A launcher that has ended reads nothing any more; the report still counts.
+    If the launcher has ended, nothing reads the line, but the report is still used.
     """
     try:
         sys.stdout.flush()

@@ -84,7 +84,7 @@ _NO_PROCESS = re.compile(r"cannot start a process|can't start new thread|Resourc
 #: Kinds of missing facts that are not an answer of the node. The others say that something is not there, not permitted,
 #: or depends on something else.
 _UNANSWERED = ("crashed", "timeout", "cancelled")
-#: Fewer requests than this say nothing about the node.
+#: Fewer requests than this show nothing about the node.
 _MIN_REQUESTS = 3
 
 

@@ -45,27 +45,27 @@ class Plan:
 
 
 def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Plan]:
-    """Decorate a plan with the probes that its requests use."""
+    """Return a decorator that records which probes the requests of a plan use."""
     return lambda requests: Plan(probes, requests)
 
 
 def multi_node(job: Job, fleet: Fleet) -> bool:
-    """Return the condition that the job runs on several machines."""
+    """Return whether the job runs on several machines; a condition of plans and judgements."""
     return is_multi_node(fleet)
 
 
 def several_nodes(job: Job, fleet: Fleet) -> bool:
-    """Return the condition that the job has several nodes, even if all of them are one machine."""
+    """Return whether the job has several nodes, even if all of them are one machine; a condition."""
     return len(fleet.nodes) > 1
 
 
 def has_launches(job: Job, fleet: Fleet) -> bool:
-    """Return the condition that the job's files start ranks."""
+    """Return whether the job's files start ranks; a condition."""
     return bool(job.launches)
 
 
 def requests_gpus(job: Job, fleet: Fleet) -> bool:
-    """Return the condition that the job needs GPUs."""
+    """Return whether the job needs GPUs; a condition."""
     return bool(gpu_claims(job))
 
 
@@ -76,7 +76,7 @@ def all_of(*conditions: Condition) -> Condition:
 
 @requests_for()
 def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Yield the plan of a check that needs no facts from the nodes."""
+    """Yield nothing. The plan of a check that needs no facts from the nodes."""
     yield from ()
 
 
@@ -135,9 +135,9 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
 
 
 def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
-    """Decorate a judgement with `gate`, whose result becomes the last argument.
+    """Return a decorator that runs `gate` first and passes its result to the judgement, as the last argument.
 
-    Without a result, only the gate's verdicts are yielded.
+    If the gate has no result, only the gate's verdicts are yielded.
     """
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
@@ -153,7 +153,9 @@ def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
 
 
 def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[JudgeFacts], JudgeFacts]:
-    """Decorate a judgement that applies only if this condition holds; `otherwise` explains why it does not."""
+    """Return a decorator for a judgement that applies only if this condition holds; `otherwise` explains why it does
+    not.
+    """
 
     def decorate(judge: JudgeFacts) -> JudgeFacts:
         @functools.wraps(judge)
@@ -182,7 +184,9 @@ def known_facts(facts: Facts, probe: Callable[..., T], subject: str) -> Generato
 
 
 def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tuple[dict[str, T], dict[str, Unavailable]]:
-    """Return the values of `probe` by node for the requests with these parameters, and the reasons for missing ones."""
+    """Return the values of `probe` by node, and the reasons for missing values, for the requests with these
+    parameters.
+    """
     observed: dict[str, T] = {}
     missing: dict[str, Unavailable] = {}
     for seen in facts.each(probe):
@@ -224,7 +228,7 @@ class Group:
 
 @functools.cache
 def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
-    """Return the first group with a pattern that matches `name` and one of its values; None if there is none."""
+    """Return the first group with a pattern that matches `name` and one of the `values`; None if no group matches."""
     for group in groups():
         if group.values and group.values.isdisjoint(value.upper() for value in values):
             continue
@@ -234,7 +238,7 @@ def group_of(name: str, values: frozenset[str] = frozenset()) -> Group | None:
 
 
 def default_of(name: str) -> str | None:
-    """Return the value that the reader of `name` uses if it is not set, or None if unknown."""
+    """Return the value that applies if `name` is not set; None if unknown."""
     found = table("environment")["defaults"].get(name)
     return None if found is None else str(found)
 
@@ -277,7 +281,7 @@ def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
 
 
 def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of ranks of the job: as stated, else ranks per node times nodes."""
+    """Return the number of ranks of the job: the stated one, else ranks per node times nodes."""
     stated = largest(job, "world_size")
     if stated is not None:
         return stated
@@ -321,8 +325,8 @@ class Split(Generic[T]):
 
 
 def split(values: Mapping[str, T]) -> Split[T] | None:
-    """Return the values divided into common and odd ones; None without values. In a tie, the first node's value is
-    common.
+    """Return the values divided into common and odd ones; None without values. In a tie, the value of the first node is
+    the common one.
     """
     if not values:
         return None
@@ -339,7 +343,9 @@ _LEADING = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,9}")
 
 @functools.lru_cache(maxsize=1024)
 def version_of(text: str) -> Version:
-    """Return the version. For other texts, return the numbers at their start, or 0 without one."""
+    """Return the version in `text`. If it is not a valid version, return the numbers at its start, or 0 if it has
+    none.
+    """
     try:
         return Version(text)
     except InvalidVersion:

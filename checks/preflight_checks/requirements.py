@@ -68,7 +68,7 @@ def nodes_share_machine(fleet: Fleet) -> bool:
 
 
 def is_multi_node(fleet: Fleet) -> bool:
-    """Return whether the job runs on several machines, as far as known."""
+    """Return whether the job runs on several machines, as far as is known."""
     return len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
 
@@ -134,8 +134,8 @@ class Endpoint:
 def store_endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Return the endpoints where the ranks of each launch meet, without duplicates.
 
-    torchrun ignores `--master_addr` once `--rdzv_endpoint` is given, so that one is read first. Etcd endpoints are
-    outside the job's nodes and are left out, as is `--standalone`.
+    torchrun ignores `--master_addr` once `--rdzv_endpoint` is given, so `--rdzv_endpoint` is read first. Etcd endpoints
+    are outside the job's nodes and are left out, as is `--standalone`.
     """
     found: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
@@ -202,13 +202,13 @@ def endpoints(job: Job) -> tuple[Endpoint, ...]:
 
 
 def endpoints_on(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
-    """Return the endpoints that these nodes must provide; no default port is needed if they are one machine."""
+    """Return the endpoints that these nodes must provide. If the nodes are one machine, no default port is needed."""
     played = nodes_share_machine(fleet)
     return tuple(endpoint for endpoint in endpoints(job) if endpoint.named or not played)
 
 
 def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
-    """Return the node that will bind `endpoint`, judged by names without a look-up; None if unknown.
+    """Return the node that will bind `endpoint`, by its name and without a look-up; None if unknown.
 
     The node of rank 0 binds a store without a host, or with a loopback host.
     """
@@ -224,12 +224,12 @@ def scopes(job: Job) -> tuple[Scope, ...]:
 
 
 def known_int(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> int | None:
-    """Return the value of `quantity` in `scope` if it is one known whole number, else None."""
+    """Return the value of `quantity` in `scope` if it is a single known whole number, else None."""
     return known_number(job.value(quantity, scope))
 
 
 def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
-    """Return the value of `quantity` in `scope` if it is one known text, else None."""
+    """Return the value of `quantity` in `scope` if it is a single known text, else None."""
     return text_of(job.value(quantity, scope))
 
 
@@ -254,7 +254,7 @@ def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
     """Return the process-group backends that the job may use (`gloo`, `nccl`, `ps` ...), with the claims that state
     them.
 
-    Empty if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
+    Returns no backend if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
     """
     stated, found = model_size.stated_backends(job, scopes(job))
     names, claims = set(stated), list(found)
@@ -288,7 +288,7 @@ def gpu_claims(job: Job) -> tuple[Claim, ...]:
 class Filter:
     """A variable that chooses interfaces, with its value on one node.
 
-    `origin` is its source if not the job's files; `certain`: the ranks certainly see it.
+    `origin` is its source unless it comes from the job's files; `certain` is whether the ranks certainly see it.
     """
 
     variable: str
@@ -323,7 +323,7 @@ def _filters(job: Job, node: str) -> tuple[Filter, ...]:
 
 
 def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
-    """Return the filter of `variable` on `node`; None if it has no value or several."""
+    """Return the filter of `variable` on `node`; None if the variable has no value or several."""
     found = [item for item in filters(job, node) if item.variable == variable]
     return found[0] if len(found) == 1 else None
 

@@ -102,7 +102,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _named_nodes(fleet: Fleet) -> Iterator[str]:
-    """Yield the nodes that the job names, if Slurm gave none to the fleet."""
+    """Yield the nodes that the user named, if none of them were available."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 
@@ -231,7 +231,7 @@ def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         else:
             yield passed(job.name)
         return
-    # Other checks report nodes out of service by name, and Slurm's message does not tell for how long.
+    # Other checks report nodes out of service by name, and Slurm's message does not give the duration.
     passing = "not available" in cluster.refusal and any(node.closed for node in cluster.nodes)
     claims = [requested.claim for requested in requested_options(job).values()]
     evidence = Evidence("sbatch --test-only", cluster.refusal, "a start time", "sbatch --test-only")
@@ -330,7 +330,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
 
 def _exceeded_limit(item: Partition, requested: dict[str, RequestedOption]) -> Iterator[tuple[str, str, str]]:
-    """Yield the option that exceeds a limit of this partition, a message, and the limit."""
+    """Yield, for each limit of this partition that the request exceeds, the option, a message and the limit."""
     count = min_nodes(requested)
     if count is not None:
         for bound, limit_name in ((item.max_nodes, "MaxNodes"), (item.total_nodes, "TotalNodes")):
@@ -641,7 +641,9 @@ def _number(job: Job, quantity: str, scope: Scope) -> float | None:
 
 
 def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Cluster | None]:
-    """Gate: the Kubernetes cluster of the nodes, if its nodes and the number of the job's pods are known."""
+    """Return the Kubernetes cluster of the nodes, if its nodes and the number of the job's pods are known; otherwise
+    yield the verdict that replaces the check.
+    """
     cluster = fleet.cluster
     if cluster is None or cluster.kind != "kubernetes":
         yield not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")

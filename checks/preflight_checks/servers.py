@@ -59,7 +59,7 @@ class Layout:
 
 
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
-    """Return servers and trainers that the files list, else those that all nodes' environments agree on."""
+    """Return the servers and trainers that the files list, else those on which the environments of all nodes agree."""
     stated = server_endpoints(job)
     if stated or not is_ps(job):
         return stated, True
@@ -151,8 +151,8 @@ def shares(job: Job, servers: int) -> Shares | None:
     """Return the bytes that the servers hold, if the files state the sizes of parameters, else None.
 
     Dense parameters are partitioned as the job configures (Paddle's slice_var_up, min_block_size, split_method); tables
-    with sparse gradients are divided by row. A step exchanges the dense part: of a table only a batch's rows travel,
-    and their number is unknown.
+    with sparse gradients are divided by row. A step exchanges only the dense part, because a step moves only the rows
+    of its batch from a table, and their number is unknown.
     """
     stated = parameters_of(job)
     if servers < 1 or stated is None:
@@ -216,7 +216,7 @@ plan_placement = combined(
 
 
 def known_layout(subject: str) -> Gate[Layout]:
-    """Return the layout, or the verdicts if there is none to judge."""
+    """Return the layout; if it is unknown, yield the verdicts that replace the check."""
 
     def gate(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Layout | None]:
         if not _applies(job, fleet):
@@ -538,7 +538,9 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Return the transfer time in one direction, in seconds. The two directions overlap, so they are not added up."""
+    """Return the transfer time in one direction, in seconds. The two directions overlap, so their times are not
+    added.
+    """
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

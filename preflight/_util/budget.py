@@ -236,7 +236,7 @@ class Budget:
                 _discard_interrupt()
 
     def charge_ticks(self, ticks: int = 1) -> BudgetExceeded | None:
-        """Return the resource that the current section has exceeded, after this much more time."""
+        """Charge this much more time, and return the resource that the current section has then exceeded, if any."""
         self.ticks_run -= ticks
         if self.ticks_run < 0 and not self._spent:
             self._spent = "more CPU time than is left for this run"
@@ -279,7 +279,7 @@ class Budget:
 
 
 def current() -> Budget:
-    """Return the budget of the current run; a new one if there is none."""
+    """Return the budget of the current run; outside of a run, a new budget."""
     return _RUN.get() or Budget()
 
 

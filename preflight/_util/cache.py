@@ -1,7 +1,7 @@
 """A folder of cached results outside every judged tree: bounded in size, and never required.
 
-The folder is in the user's own cache directory, entries are written completely or not at all, and anything in it that
-cannot be trusted (another owner, writable by others, a wrong checksum) is treated as missing.
+The folder is in the user's cache directory, and entries are written completely or not at all. Anything in the folder
+that cannot be trusted (another owner, writable by others, a wrong checksum) is treated as missing.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def is_outside(folder: Path, root: Path) -> bool:
 
 
 class Cache:
-    """Entries by key (a SHA-256 in hex). Nothing here raises: an unreadable entry does not exist."""
+    """Entries by key (a SHA-256 in hex). No method raises: an unreadable entry counts as missing."""
 
     def __init__(self, folder: Path, *, max_file_bytes: int = MAX_BYTES) -> None:
         self.folder = folder
         self.max_file_bytes = max_file_bytes
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry, or None when it does not exist or is damaged."""
+        """Return the entry; None if it does not exist or is damaged."""
         try:
             if not self._is_ours():
                 return None
@@ -112,7 +112,7 @@ class Cache:
 
 
 def default_cache() -> Cache | None:
-    """Return the cache in the user's own directory; None if there is no such directory."""
+    """Return the cache in the user's cache directory; None if the user has no such directory."""
     folder = default_folder()
     return Cache(folder) if folder is not None else None
 

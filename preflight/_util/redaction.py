@@ -65,7 +65,9 @@ _PIECE = re.compile(r"(?:\\{1,3}[rnt]|[\s\"'])+")
 
 
 def secret_pieces(value: str) -> Iterator[str]:
-    """Yield the pieces of a secret's value that are hidden in all other text; none if the value is an ordinary word."""
+    """Yield the pieces of a secret's value that are hidden in all other text; no pieces if the value is an ordinary
+    word.
+    """
     for whole in (value.strip().strip("\"'"), *_PIECE.split(value)):
         if len(whole) < MIN_LENGTH or is_plain("token", whole):
             continue
@@ -78,7 +80,7 @@ def secret_pieces(value: str) -> Iterator[str]:
 
 
 def secrets_in(text: str) -> frozenset[str]:
-    """Return the secrets in `text`, as `secret_pieces` of each."""
+    """Return the secrets in `text`, each split by `secret_pieces`."""
     found = (text[start:end] for start, end in spans_of_secrets(text))
     # The pieces of a template, `f"{name}.weight"`, have other meanings elsewhere.
     return frozenset(piece for value in found if not ("{" in value and "}" in value) for piece in secret_pieces(value))

@@ -102,7 +102,7 @@ _KEYED_HASH = re.compile(re.escape(KEYED_HASH) + r"[0-9a-f]{16}\Z")
 
 @functools.lru_cache(maxsize=16384)
 def is_secret(name: str) -> bool:
-    """Return whether a variable, option or key of this name probably holds a secret."""
+    """Return whether a variable, option or key with this name probably holds a secret."""
     bare = name[:200].strip("-+")
     if bare in _SHELL_VARIABLES:
         return False

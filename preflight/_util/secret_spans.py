@@ -337,7 +337,7 @@ def _compile_patterns(text: str) -> Pattern[str]:
 
 
 def spans_of_secrets(text: str) -> list[tuple[int, int]]:
-    """Return the spans of secrets in `text`, in order; no two touch."""
+    """Return the spans of the secrets in `text`, in order; no two spans touch."""
     found: list[tuple[int, int]] = []
     if "://" in text and "@" in text:
         found.extend(_all_of(_IN_ADDRESS, text))
@@ -546,7 +546,7 @@ def _named_secrets(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | None:
-    """Return the span of the value of a secret's name; None if none follows, or if it can be shown."""
+    """Return the span of the value of a secret's name; None if no value follows, or if the value can be shown."""
     sign = _SIGN.match(text, match.end())
     if sign is None:
         return None

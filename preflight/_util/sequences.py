@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Return the second members of pairs by the first, in order of appearance."""
+    """Return the second members of the pairs as lists by the first member, in order of appearance."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -18,7 +18,7 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
 
 
 def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
-    """Return the first `limit` items, and the number of the others: `a, b and 3 more`."""
+    """Join the first `limit` items and the number of the others: `a, b and 3 more`."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return separator.join(items[:limit]) + more
 

@@ -17,7 +17,7 @@ MIN_HEIGHT = 12
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether the output goes to a terminal; a closed stream does not."""
+    """Return whether the output goes to a terminal; False for a closed stream."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):
@@ -53,7 +53,7 @@ def width_of(stream: TextIO) -> int:
 
 
 def height_of(stream: TextIO) -> int | None:
-    """Return the number of rows of the screen; None without a screen."""
+    """Return the number of rows of the screen; None if the stream is not a terminal."""
     return max(MIN_HEIGHT, _size(stream)[1]) if is_terminal(stream) else None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class UsageError(Exception):
-    """The command line or configuration requests something impossible; exit code 2."""
+    """A request on the command line or in the configuration that is impossible; exit code 2."""
 
 
 #: Largest number of files in a folder, or of known names, that are compared.
@@ -21,7 +21,7 @@ MAX_LENGTH = 100
 
 
 def similar_names(word: str, known: Iterable[str], limit: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """Return up to `limit` names that are most similar to `word`, the most similar first; none for a very long word.
+    """Return up to `limit` names that are most similar to `word`, the most similar first; empty for a very long word.
 
     Args:
         cutoff: the minimum similarity, from 0 to 1.
@@ -42,8 +42,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_path(path: Path) -> str:
-    """Return the nearest file or folder to one that does not exist, as `; did you mean run.sh?`; empty if there is
-    none.
+    """Return `; did you mean run.sh?` for a path that does not exist, with the nearest file or folder; empty if none is
+    near.
 
     The first missing part of the path is assumed to be misspelt.
     """

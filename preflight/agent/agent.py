@@ -53,7 +53,7 @@ CHUNK_BYTES = 65536
 
 
 def read(fd: int) -> bytes | None:
-    """Return the available data; empty at the end, None when there is nothing yet."""
+    """Return the available data; empty at the end, None if no data has arrived yet."""
     try:
         return os.read(fd, CHUNK_BYTES)
     except BlockingIOError:
@@ -309,7 +309,7 @@ class Agent:
         self._writer.send([message])
 
     def _pause(self, wanted: bool) -> None:
-        """Pause reading from children while the head does not accept data, so that a verbose child cannot fill the
+        """Stop reading from children while the head does not accept data, so that a verbose child cannot fill the
         memory.
         """
         if wanted == self._paused:
@@ -463,7 +463,7 @@ class Agent:
             child.kill_at_s = now + 0.1
 
     def _dump(self, child: ChildProcess) -> None:
-        """Request stacks: by signal if the child is our own process, which works even while it is stuck."""
+        """Request the stacks of a child; by signal if it is our own process, which works even if the child is stuck."""
         child.dump_offset = child.error_total
         child.dump_at_s = time.monotonic() + DUMP_S
         if child.started and not child.request_stacks():

@@ -183,7 +183,7 @@ class BundleFinder:
         self._compiled: dict[str, CodeType] = {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of a module in the bundle; None leaves it to other finders."""
+        """Return the spec of a module in the bundle; None for any other module, which leaves it to other finders."""
         if not self.holds(fullname):
             return None
         packaged = fullname in self._packages

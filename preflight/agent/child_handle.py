@@ -367,7 +367,7 @@ PROGRESS_TIMEOUT_S = 1.0
 
 
 class BatchProcess(ChildProcess):
-    """A child that answers several requests. Its answers are collected, and sent together once it is finished."""
+    """A child that answers several requests. Its answers are collected and sent together when it has finished."""
 
     def __init__(self, request: AgentRequest, pid: int, now_s: float) -> None:
         super().__init__(request, pid, now_s)
@@ -442,7 +442,7 @@ class BatchPool:
             self._start_single(request)
 
     def cancel(self, request_id: int) -> bool:
-        """Cancel a request and answer it; False if no batch contains it."""
+        """Cancel a request and answer it. Returns False if no batch contains the request."""
         for batch in self._children:
             if batch.requests.pop(request_id, None) is not None:
                 self._send([Failed(request_id, "cancelled", "it was cancelled")])
@@ -573,7 +573,7 @@ class ContextPool:
             self._send(message)
 
     def cancel(self, request_id: int) -> None:
-        """Kill the child of a request; no effect if there is none."""
+        """Kill the child of a request, if there is one."""
         context = self._context_of(request_id)
         if context is not None:
             item = context.requests.pop(request_id)
@@ -594,7 +594,7 @@ class ContextPool:
                 self._send_to(context, Beat(time.time()))
 
     def deadlines(self) -> list[float]:
-        """Return the times at which `enforce_deadlines` has something to do."""
+        """Return the times at which `enforce_deadlines` will have something to do."""
         return [item.due_s for context in self._processes.values() for item in context.requests.values()]
 
     def enforce_deadlines(self, now_s: float) -> None:

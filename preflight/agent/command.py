@@ -136,7 +136,7 @@ def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[b
 
 
 def _has_ended(child: subprocess.Popen[bytes]) -> bool:
-    """Return whether the tool has ended. It is not reaped yet, so its pid still identifies only its process group."""
+    """Return whether the tool has ended. It is not reaped yet, so that its pid still identifies its process group."""
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 

@@ -63,7 +63,7 @@ def proc_shows_own_processes() -> bool:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """Return the kernel's data about a process; None when it is gone, or /proc does not show it."""
+    """Return the kernel's data about a process; None if the process no longer exists, or /proc does not show it."""
     if not proc_shows_own_processes():
         return None
     return parse_stat(content(f"{pid}/stat"))
@@ -218,12 +218,12 @@ class Stat:
 
 
 def command_in(line: bytes) -> bytes:
-    """Return only the command, for callers that search many processes for a few."""
+    """Return the command in a line of /proc/PID/stat, for callers that search many processes for a few commands."""
     return line[line.find(b"(") + 1 : line.rfind(b")")]
 
 
 def parse_stat(line: bytes) -> Stat | None:
-    """Return one line of /proc/PID/stat, whose second field may contain blanks and parentheses; None for another
+    """Parse one line of /proc/PID/stat, whose second field may contain blanks and parentheses; None if it has another
     format.
     """
     # The command is in parentheses and may itself contain any character, so the last one ends it.
@@ -261,7 +261,7 @@ def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
     """Return the last snapshot of `stat_lines`, from this process or from the parent of a fork, and its time by the
     monotonic clock.
 
-    Takes a new one if there is none from the last `recent_s` seconds.
+    If no snapshot of the last `recent_s` seconds exists, a new one is taken.
     """
     if not _seen or time.monotonic() - _seen_s > recent_s:
         stat_lines()
@@ -292,7 +292,7 @@ def pids() -> list[str]:
 
 
 def list_folder(path: str) -> list[str]:
-    """Return the names in a folder, sorted; none if it cannot be listed."""
+    """Return the names in a folder, sorted; empty if it cannot be listed."""
     try:
         return sorted(os.listdir(path))
     except OSError:

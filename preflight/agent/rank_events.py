@@ -87,6 +87,6 @@ def activity_of(phase: str, role: str = "rank") -> str:
 
 
 def position(phase: str) -> int:
-    """Return the position of a phase in the order; -1 for none."""
+    """Return the position of a phase in the order of phases; -1 for an unknown phase."""
     phase = _SAME_LEVEL.get(phase, phase)
     return ORDER.index(phase) if phase in ORDER else -1

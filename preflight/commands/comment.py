@@ -47,7 +47,7 @@ _MAX_COMPARED_LINES = 2000
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """What changes for the ranks of one job."""
+    """The changes for the ranks of one job."""
 
     job: str
     changes: tuple[Change, ...]
@@ -101,12 +101,11 @@ def change_report(
 def _plans(versions: Versions) -> list[JobChange]:
     old = {job.name: job for job in versions.old_jobs}
     new = {job.name: job for job in versions.touched}
-    found = []
-    for name in sorted({*old, *new}):
-        changes = changes_between(plan_of(_as_tuple(old.get(name))), plan_of(_as_tuple(new.get(name))))
-        if changes:
-            found.append(JobChange(name, changes))
-    return found
+    return [
+        JobChange(name, changes)
+        for name in sorted({*old, *new})
+        if (changes := changes_between(plan_of(_as_tuple(old.get(name))), plan_of(_as_tuple(new.get(name)))))
+    ]
 
 
 def _as_tuple(job: Job | None) -> tuple[Job, ...]:
@@ -429,10 +428,8 @@ class GitLab:
         if not found:
             return None
         own = value_at(self._client.request("GET", "/user"), "id")
-        for item in found:
-            if own is not None and value_at(item, "author", "id") == own:
-                return item["id"], item["body"]
-        return None
+        ours = (item for item in found if own is not None and value_at(item, "author", "id") == own)
+        return next(((item["id"], item["body"]) for item in ours), None)
 
     def create(self, body: str) -> None:
         """Add a note."""
@@ -446,7 +443,8 @@ class GitLab:
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
     """Create or replace the comment, and return a message about the result.
 
-    `write` builds the comment, given the present one. If there is no comment and nothing to report, none is created.
+    `write` builds the comment, given the present one. Without a comment and without anything to report, no comment is
+    created.
 
     Raises:
         PlatformError: the platform rejects the request.
@@ -510,7 +508,7 @@ _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """The comment cannot be written; the message gives the reason and the remedy.
+    """An error that prevents the comment; the message gives the reason and the remedy.
 
     `status` is the HTTP status of the response, if there was one.
     """
@@ -595,7 +593,7 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the API's message about an error, shortened."""
+    """Return the message of the API about an error, shortened."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):

@@ -172,7 +172,7 @@ _NO_AGENT = 2
 
 
 def executors() -> tuple[Executor, ...]:
-    """Return every executor except the one that replays recordings, which needs nothing from a machine."""
+    """Return every executor except the one that replays recordings, for which a machine needs nothing."""
     return tuple(item for item in registry.load(registry.EXECUTORS).items if item.name != "replay")
 
 
@@ -234,7 +234,7 @@ async def keys(environment: Mapping[str, str], home: Path) -> DoctorItem:
 
 
 async def hosts(executor: Executor, nodes: Sequence[Node], *, deadline_s: float) -> tuple[DoctorItem, ...]:
-    """Return whether an agent starts on each of these nodes, as it would for a check."""
+    """Return whether an agent starts on each of these nodes, in the same way as for a check."""
     try:
         async with open_fleet(executor, nodes, deadline_s=deadline_s, trainer=False) as fleet:
             records = fleet.records

@@ -189,7 +189,7 @@ class Slurm:
         return found.get(node, Standing(False))
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """Return one `scontrol update`."""
+        """Return the one `scontrol update` that carries out a decision."""
         base = ("scontrol", "update", f"nodename={decision.node}")
         if decision.action == "drain":
             return ((*base, "state=drain", f"reason={decision.reason}"),)
@@ -340,7 +340,7 @@ async def _act(
 async def _has_changed(
     item: Decision, scheduler: Slurm | Kubernetes, before: Standing, say: Callable[[str], None], log_file: Path | None
 ) -> bool:
-    """Return whether somebody else changed the node since the decision; such a node is left alone."""
+    """Return whether somebody else has changed the node since the decision; preflight does not change such a node."""
     try:
         now = await scheduler.standing(item.node)
     except ExecutorError as error:

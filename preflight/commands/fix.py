@@ -127,8 +127,8 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
 
 
 def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
-    """Apply all edits of a fix to the drafts, or none of them. Returns the reason if none was applied, else an empty
-    string.
+    """Apply all edits of a fix to the drafts, or none of them. Returns the reason if the edits were not applied, else
+    an empty string.
     """
     found: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
@@ -173,7 +173,7 @@ class _Draft:
         return start if inside and self.text.startswith(edit.expected, start) else None
 
     def is_taken(self, start: int, edit: Edit) -> bool:
-        """Return whether an accepted edit, other than an identical one, touches this range."""
+        """Return whether an accepted edit that is not identical touches this range."""
         end = start + len(edit.expected)
         same = self.edits.get((start, end))
         if same is not None:

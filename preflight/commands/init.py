@@ -29,7 +29,7 @@ from preflight.engine.judge import judge
 from preflight.engine.report import Report
 from preflight.model.configuration import Configuration, Site
 from preflight.model.findings import PROFILES, Finding
-from preflight.model.job import Job, Known, OneOf
+from preflight.model.job import Job
 from preflight.model.recording import Recording
 from preflight.reporters.text.groups import count
 from preflight.sources.base import SourceFile
@@ -55,7 +55,9 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project; `others`: a submodule, maintained elsewhere."""
+    """A folder with jobs that may not belong to the project. `others` is whether it is a submodule, which others
+    maintain.
+    """
 
     path: str
     jobs: int
@@ -139,7 +141,9 @@ def _systems(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
-    """Return folders with files of jobs that may not belong to the project; none if they contain all jobs."""
+    """Return the folders with files of jobs that may not belong to the project; none if these folders contain all
+    jobs.
+    """
     at = [_foreign_folder(job.name) for job in jobs]
     held = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
@@ -150,10 +154,8 @@ def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, 
 
 def _foreign_folder(path: str) -> str:
     """Return the outermost folder above a file that may not belong to the project; empty if there is none."""
-    for folder in reversed(PurePosixPath(path).parents):
-        if folder.name.lower() in FOREIGN_FOLDERS:
-            return folder.as_posix()
-    return ""
+    folders = reversed(PurePosixPath(path).parents)
+    return next((folder.as_posix() for folder in folders if folder.name.lower() in FOREIGN_FOLDERS), "")
 
 
 def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
@@ -161,14 +163,10 @@ def _interfaces(jobs: Iterable[Job]) -> tuple[NamedInterface, ...]:
     for job in jobs:
         for variable in INTERFACES:
             for claim in job.about(f"env.{variable}"):
-                value = claim.value
-                values = (
-                    (value.value,) if isinstance(value, Known) else value.values if isinstance(value, OneOf) else ()
-                )
-                for one in values:
-                    if isinstance(one, str) and one:
+                for value in claim.alternatives:
+                    if isinstance(value, str) and value:
                         place = f"{claim.span.path}:{claim.span.line}"
-                        found.setdefault((variable, one), NamedInterface(variable, one, place))
+                        found.setdefault((variable, value), NamedInterface(variable, value, place))
     return tuple(found[key] for key in sorted(found))[:_MAX_NAMED]
 
 
@@ -314,10 +312,10 @@ def make_first_config(
     others = tuple(Folder(path, count, others=True) for path, count in sorted(held.items()) if count)
     if others:
         jobs = jobs_in([folder], root=folder, exclude=[pattern(item) for item in others])
-    reports: dict[str, Report] = {}
-    for profile in PROFILES:
-        configuration = Configuration(profile=profile)
-        reports[profile] = judge(Recording(jobs, created, __version__, configuration=configuration))
+    reports = {
+        profile: judge(Recording(jobs, created, __version__, configuration=Configuration(profile=profile)))
+        for profile in PROFILES
+    }
     scan = scan_project(jobs, reports, others)
     executor, because = _surroundings(environment)
     choices = chosen(scan, executor=executor, because=because, accept=accept)
@@ -346,14 +344,14 @@ def _has_our_table(project: Path, folder: Path) -> bool:
 
 
 def _surroundings(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the executor that recognises the environment, and the reason; empty if none does."""
+    """Return the executor that recognises the environment, and the reason; both are empty if none does."""
     from preflight.runner.preparation import recognising_executors
 
     return next(((executor.name, reason) for executor, reason in recognising_executors(environment)), ("", ""))
 
 
 def _submodules(folder: Path) -> tuple[str, ...]:
-    """Return the folders of git submodules from `.gitmodules`; none if it cannot be read."""
+    """Return the folders of git submodules from `.gitmodules`; none if the file cannot be read."""
     read = DirectoryTree(folder).read(".gitmodules")
     if not isinstance(read, SourceFile):
         return ()

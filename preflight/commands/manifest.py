@@ -102,7 +102,7 @@ _BY_HAND = "use `--as init` and add the output by hand"
 
 
 def gate_job(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
-    """Return a Job with pods like the job's, one on each of as many nodes, that check these."""
+    """Return a Job that checks as many nodes as the job has, with one pod per node that is like the job's pods."""
     source = choose_source(text, options.name)
     role = max(source.trainers, key=lambda each: each.count or 0)
     count = sum(each.count or 0 for each in source.trainers)
@@ -285,7 +285,7 @@ def _require_only_ours_added(before: str, after: str, name: str) -> None:
 
 
 def _strip_ours(value: Any) -> Any:
-    """Return plain data without our items, and without lists that contain only these."""
+    """Return plain data without our items, and without lists that contain nothing else."""
     if isinstance(value, dict):
         found = {key: _strip_ours(item) for key, item in value.items()}
         return {k: v for k, v in found.items() if not (k in ("initContainers", "volumes") and v == [])}
@@ -300,7 +300,7 @@ def _comment(*lines: str) -> str:
 
 
 def _to_yaml(value: Any) -> str:
-    """Return YAML without secrets; a check does not need them."""
+    """Return YAML in which secrets are hidden, because a check does not need them."""
     return to_yaml(redact_tree(value), width=110)
 
 

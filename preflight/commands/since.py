@@ -161,9 +161,8 @@ class _Change:
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:
-        """Return the job if the change touches it.
-
-        Otherwise return its notes on changed files that must be read; None if there are none.
+        """Return the job if the change touches it; otherwise its notes on changed files that must be read, or None if
+        there are no such notes.
         """
         # Each file is compared, so that `changed` has all of them.
         unchanged = [self._is_unchanged(file.path) for file in job.files]

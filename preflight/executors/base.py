@@ -33,7 +33,7 @@ Bundle = Callable[[], Awaitable[bytes]]
 
 
 class ExecutorError(Exception):
-    """A node could not be reached, its agent could not be started, or the nodes could not be listed.
+    """The reason why a node could not be reached, its agent not started, or the nodes not listed.
 
     Args:
         kind: one of `preflight.agent.wire.UNAVAILABLE_KINDS`.
@@ -96,12 +96,12 @@ def _accept_any(value: str) -> str:
 
 
 def file_problem(value: str) -> str:
-    """Return why a value is not the name of an existing file; empty if it is."""
+    """Return why a value does not name an existing file; empty if it does."""
     return "" if Path(value).is_file() else f"the file {value} does not exist"
 
 
 def yes_no_problem(value: str) -> str:
-    """Return why a value is not yes or no; empty if it is."""
+    """Return why a value is neither yes nor no; empty if it is one of them."""
     return "" if value in ("yes", "no") else "expected yes or no"
 
 
@@ -126,7 +126,7 @@ class Option:
 
 
 def _ignore_note(note: str) -> None:
-    """Ignore the note."""
+    """Do nothing with the note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Executor(abc.ABC):
 
     def detect(self, environment: Mapping[str, str]) -> str:
         """Return why this process is inside the executor's environment, such as `SLURM_JOB_ID=71 is set`; empty if it
-        is not.
+        is not inside.
 
         Uses little more than `environment`, and never waits.
         """
@@ -209,7 +209,8 @@ class Executor(abc.ABC):
         return ""
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the executor's allocation or cluster; None if there is none here.
+        """Return the nodes of the executor's allocation or cluster; None if there is no such allocation or cluster
+        here.
 
         If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them),
         or None if there is nothing to prepare.

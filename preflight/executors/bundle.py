@@ -26,6 +26,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING
 
+from preflight._util.sequences import grouped
 from preflight.agent.bootstrap import filename
 from preflight.agent.wire import Ship
 
@@ -41,11 +42,7 @@ TRAINER = "reference_trainer"
 #: before it forks, so that its children need not.
 READY = ("preflight_checks.probes",)
 #: Single modules of our own: facts pass through them before they leave a node.
-EXTRA_MODULES = (
-    "preflight._util.redaction",
-    "preflight._util.secret_names",
-    "preflight._util.secret_spans",
-)
+EXTRA_MODULES = ("preflight._util.redaction", "preflight._util.secret_names", "preflight._util.secret_spans")
 #: Single modules of installed distributions: the bindings to NVIDIA's management library are one file.
 SINGLE_MODULES = ("pynvml",)
 #: The first module that the loader runs.
@@ -202,8 +199,8 @@ def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> I
 
 
 def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
-    """Return the cached code of a module in `folder`, because compiling all modules takes longest. None if the cache is
-    missing or stale.
+    """Return the cached code of a module in `folder`, because compiling all modules takes longest; None if the cached
+    code is missing or stale.
     """
     if folder is None:
         return None
@@ -292,13 +289,11 @@ class _Module:
     def take(self, wanted: str) -> Iterator[_Need]:
         """Keep the statements that bind this name and its dependencies; return the names needed from other modules."""
         postponed = False
-        by_name: dict[str, list[ast.stmt]] = {}
         for statement in self.tree.body:
             if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
                 postponed = postponed or statement.names[0].name == "annotations"
                 self.kept.add(statement)
-            for name in _bound_names(statement):
-                by_name.setdefault(name, []).append(statement)
+        by_name = grouped((name, statement) for statement in self.tree.body for name in _bound_names(statement))
         waiting = [wanted] if wanted else list(by_name)
         while waiting:
             name = waiting.pop()
@@ -361,7 +356,9 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """Return the imports of the names that probes use, each from the module that defines it, on one line."""
+        """Return the imports of the names that probes use, on one line and each from the module that defines the
+        name.
+        """
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")

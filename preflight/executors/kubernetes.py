@@ -231,7 +231,7 @@ class KubernetesExecutor(Executor):
     async def _missing(
         self, job: str, pods: list[dict[str, Any]], first: int, request: NodeRequest
     ) -> tuple[Node, ...]:
-        """Return a node for each pod that a plain Job should have but does not."""
+        """Return a node for each pod that a plain Job should have but does not have."""
         found = await self._call("job", namespace=self._namespace, name=job, deadline_s=request.deadline_s)
         spec = (found or {}).get("spec") or {}
         count = spec.get("parallelism")
@@ -427,7 +427,9 @@ def _own_job(environment: Mapping[str, str]) -> str:
 
 
 def _claimed_job(jobs: tuple[Job, ...]) -> tuple[str, str]:
-    """Return the name and namespace of the first object with pods in the jobs' manifests; empty if there is none."""
+    """Return the name and namespace of the first object with pods in the jobs' manifests; both are empty if there is
+    none.
+    """
     for job in jobs:
         for claim in job.about("workload_name"):
             name = _name(claim)

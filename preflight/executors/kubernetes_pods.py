@@ -66,7 +66,7 @@ class PodSource:
 
     @property
     def trainers(self) -> tuple[PodRole, ...]:
-        """Return the roles whose pods hold ranks; all of them if none is marked."""
+        """Return the roles whose pods hold ranks; all roles if none is marked."""
         return tuple(role for role in self.roles if role.trains) or self.roles
 
 
@@ -98,7 +98,9 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
 
 
 def choose_source(text: str, name: str) -> PodSource:
-    """Return the object called `name`, or the only one. Raises UsageError if there is none or more than one."""
+    """Return the object with this name or, without a name, the only object. Raises UsageError if no object or more than
+    one matches.
+    """
     found = [source for source in pod_sources(text) if not name or source.name == name]
     if len(found) == 1:
         return found[0]
@@ -135,7 +137,7 @@ def _source(root: Node, value: Any) -> PodSource | None:
 
 
 def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
-    """Return the keys and indices that lead from one node to another inside it; None if it is not inside."""
+    """Return the keys and indices that lead from one node to another inside it; None if the other is not inside."""
     from preflight.sources.formats.structured import Kind
 
     if root is wanted:

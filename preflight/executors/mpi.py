@@ -144,7 +144,7 @@ class MpiExecutor(Executor):
 
 
 def mpi_family(version: str) -> str:
-    """Return `openmpi` or `hydra`, from the output of `mpirun --version`; empty for neither."""
+    """Return `openmpi` or `hydra`, from the output of `mpirun --version`; empty for any other MPI."""
     for family, pattern in (("openmpi", r"open ?mpi|openrte|prrte|prterun"), ("hydra", r"hydra|intel\(r\) mpi|mpich")):
         if re.search(pattern, version, re.IGNORECASE):
             return family

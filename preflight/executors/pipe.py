@@ -97,7 +97,7 @@ def _wrap_to_die_with_parent(
 
 @functools.cache
 def _setpriv() -> tuple[str, ...]:
-    """Return util-linux's setpriv with the options for that purpose, if its version has them (since 2.33)."""
+    """Return the setpriv of util-linux, with the options for that purpose, if its version has them (since 2.33)."""
     path = shutil.which("setpriv")
     words = (path or "", "--pdeathsig", "TERM", "--")
     try:
@@ -226,8 +226,8 @@ class PipeChannel:
             await anyio.sleep(len(piece) / self._bytes_per_s)
 
     def send_nowait(self, frame: bytes) -> None:
-        """Send one short frame from any thread; skip it if another frame is being written, or if sending would
-        block.
+        """Send one short frame from any thread. The frame is skipped if another frame is being written, or if sending
+        would block.
         """
         if not self._sending.acquire(blocking=False):
             return
@@ -352,8 +352,8 @@ async def start_agent(
 
 
 def _printed_lines(text: str) -> str:
-    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty if there are
-    none.
+    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty if it
+    printed none.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " | ".join(lines[-_PRINTED_LINES:])
@@ -396,8 +396,8 @@ def _stall_error(channel: StartingChannel, name: str, size: int) -> ExecutorErro
 def no_python(
     name: str, lines: Sequence[str], code: int | None, error_text: str, *, where: str = "there"
 ) -> ExecutorError | None:
-    """Explain a start that failed because no usable Python exists `where` the agent was to run; None for another
-    failure.
+    """Explain a start that failed because no usable Python exists `where` the agent was to run; return None if it
+    failed for another reason.
 
     `lines` is the output of the node, `code` the exit code (None: still running at the deadline).
     """

@@ -53,7 +53,9 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class RayExecutor(Executor):
-    """Runs agents below actors. `settings` are the options; `environment` is added to that of the driver."""
+    """Runs agents as child processes of Ray actors. `settings` are the options; `environment` is added to that of the
+    driver.
+    """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -133,7 +133,7 @@ class NodeState:
 
     @property
     def flags(self) -> frozenset[str]:
-        """Return only the words of the state."""
+        """Return the words of the state, without the reason."""
         return frozenset(self.fields.partition(":")[0].split("+"))
 
 
@@ -240,7 +240,7 @@ async def _release(channel: PipeChannel, job: str) -> None:
     """End salloc, and cancel its job if it cannot have done so itself."""
     with anyio.CancelScope(shield=True):
         if not job:
-            # In the queue salloc ignores the end of its pipe: it needs a signal, and then prints its request.
+            # In the queue, salloc ignores the end of its pipe: it needs a signal, and then prints its request.
             channel.abandon()
         await channel.aclose()
         clean = await channel.exit_code(0) in (0, 1)
@@ -348,7 +348,7 @@ async def read_cluster(options: Sequence[str]) -> Cluster:
 
 
 def cluster_from_states(states: dict[str, NodeState]) -> Cluster:
-    """Return what is known about the nodes of an allocation, without the rest of the cluster."""
+    """Return the nodes of an allocation as a cluster, about the rest of which nothing is known."""
     nodes = tuple(
         ClusterNode(name, {}, closed=_closed_reason(*_split_state(state.fields))) for name, state in states.items()
     )
@@ -453,7 +453,7 @@ def _job_problem(value: str) -> str:
 
 @dataclass(slots=True)
 class SlurmExecutor(Executor):
-    """Runs agents as steps of one job. `job` is that job after `gather`."""
+    """Runs agents as steps of one job. After `gather`, `job` is that job."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "slurm"

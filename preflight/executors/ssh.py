@@ -50,7 +50,7 @@ _MAX_BYTES = 8 << 20
 class BatchSystem:
     """A batch system: the variable with the file of nodes, the one with the job's id, and the format of lines.
 
-    `has_slot_counts`: whether a line has a host and its number of slots, instead of one line for each slot.
+    `has_slot_counts` is whether a line has a host and its number of slots, instead of one line for each slot.
     """
 
     name: str
@@ -148,7 +148,7 @@ class SshExecutor(Executor):
         return SshExecutor(self.program, self.arguments, int(settings.get("keep", self.keep_s)))
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this is a job of a batch system that has no other way to its nodes."""
+        """Return why this is a job of a batch system whose nodes no other executor reaches."""
         return reason(environment)
 
     async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
@@ -340,7 +340,7 @@ class PrivateFolder:
         raise _no_folder(problem)
 
     def release(self) -> None:
-        """Remove it with its content."""
+        """Remove the folder with its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
 
@@ -372,7 +372,7 @@ class KeptFolder:
         raise _no_folder(problem)
 
     def release(self) -> None:
-        """Leave it and its content to the next run."""
+        """Keep the folder and its content for the next run."""
 
 
 def _bases() -> Iterator[str]:

@@ -163,8 +163,8 @@ def _single_node_families(report: Report) -> Iterator[Family]:
 
 
 def _measurement_families(report: Report) -> Iterator[Family]:
-    """Yield one family per measured quantity. A counter of a node is written as a gauge: the node counts, not
-    preflight.
+    """Yield one family per measured quantity. A counter of a node is written as a gauge, because the node counts and
+    not preflight.
     """
     for item in report.measurements:
         quantity = item.quantity

@@ -120,7 +120,7 @@ def put(data: bytes, format_name: str, path: Path | None) -> None:
 
 
 def print_bytes(data: bytes) -> None:
-    """Write to standard output; a closed pipe (`| head`) is not an error."""
+    """Write to standard output. A closed pipe (`| head`) is not an error."""
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -268,7 +268,9 @@ def _umask() -> int:
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if the user has no such folder."""
+    """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if neither variable locates a
+    folder.
+    """
     return user_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
@@ -276,7 +278,7 @@ def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
     """Save `text` in place of the last run's output.
 
     Returns the command that shows the text, or an empty string if it cannot be saved. Only this user can read the file,
-    because it may hold lines of private files and names of nodes.
+    because it may contain lines of private files and names of nodes.
     """
     place = at or folder()
     if place is None or not re.fullmatch(r"[a-z-]{1,32}", verb):

@@ -68,7 +68,7 @@ def log(report: Report) -> dict[str, Any]:
 
 
 def _injected_fault(report: Report) -> dict[str, str]:
-    """Return the injected fault, if any. With an injected fault the results say nothing about the nodes."""
+    """Return the injected fault, if any. With an injected fault the results show nothing about the nodes."""
     fault = report.run.smoke_options.injected_fault
     return {"injected_fault": fault.option_text} if fault is not None else {}
 

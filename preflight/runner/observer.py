@@ -312,7 +312,7 @@ class _Listeners:
         return [FactRecord(request, item.report, item.problem, began, now()) for request, item in fresh]
 
     def report(self, probe: str, node: str) -> Any:
-        """Return the listener's report on `node`, or why there is none."""
+        """Return the report of the listener on `node`, or the reason why there is no report."""
         listener = self._listeners.get((probe, node))
         if listener is None:
             return Unavailable("blocked", "it was not requested to listen")
@@ -336,12 +336,12 @@ class _Listener:
 
     @property
     def report(self) -> object:
-        """Return its report when it began to listen; None if it has not."""
+        """Return what the probe reported when it began to listen; None if it has not begun."""
         return self._where
 
     @property
     def problem(self) -> Unavailable | None:
-        """Return the reason why it does not listen."""
+        """Return the reason why the probe does not listen."""
         if self._where is not None:
             return None
         return self._problem or Unavailable("timeout", f"it did not listen within {LISTEN_TIMEOUT_S:g} s")

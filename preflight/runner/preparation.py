@@ -27,12 +27,7 @@ from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
 from preflight.engine.evaluate import judge_without_crashing_nodes, selected
-from preflight.executors.base import (
-    Executor,
-    ExecutorError,
-    GatheredNodes,
-    NodeRequest,
-)
+from preflight.executors.base import Executor, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import ExtractionError, extract
 from preflight.model.configuration import NODES, SMOKE
 from preflight.model.job import Claim, Job, Known, Launch, Scope
@@ -66,7 +61,7 @@ IN_CONTAINER, OUTSIDE = "the ranks run in the container", "outside of the contai
 
 @dataclass(frozen=True, slots=True)
 class ContextChoice:
-    """The job context, or why there is none; `provenance` names the claims or options it came from."""
+    """The job context, or the reason why there is none; `provenance` names the claims or options that state it."""
 
     context: Context | None
     provenance: str
@@ -198,7 +193,7 @@ def _where(job: Job, quantity: str, scope: Scope) -> str:
 
 
 def claimed_count(jobs: Sequence[Job]) -> int | None:
-    """Return the number of nodes of the job, if its files give it."""
+    """Return the number of nodes of the job, if its files state it."""
     return next((count for job, scope in _scopes(jobs) if (count := known_number(job.value("nodes", scope)))), None)
 
 

@@ -139,7 +139,7 @@ class RunningRequest:
             self._session.post(Signal(self.request.id, "stacks"))
 
     def settle(self, answer: Done | Failed) -> None:
-        """Store the answer; the first one counts."""
+        """Store the answer; only the first one counts."""
         if self._answer is None:
             self._answer = answer
             self._answered.set()
@@ -174,7 +174,7 @@ class Allowance:
         self._taken = 0
 
     def take(self, amount: int) -> bool:
-        """Count this amount, and return whether it is still allowed."""
+        """Count this amount, and return whether the total is still allowed."""
         self._taken += amount
         return self._taken <= self._at_once + self._per_s * (time.monotonic() - self._began_s)
 
@@ -386,7 +386,9 @@ class AgentSession:
             yield message
 
     def _handle_all(self, messages: Iterator[Any]) -> bool:
-        """Handle these messages; False when one of them makes the node count as lost. Never raises for the node."""
+        """Handle these messages. Returns False if one of them makes the node count as lost. Never raises for the
+        node.
+        """
         try:
             for message in messages:
                 self._handle(message)
@@ -455,7 +457,7 @@ class AgentSession:
         return now - age if 0.0 <= age < 60.0 else now
 
     def _own_pause_s(self) -> float:
-        """Return how long this process sent no heartbeat, until now or a moment ago."""
+        """Return the seconds for which this process sent no heartbeat, until now or a moment ago."""
         now = time.monotonic()
         recent_s = self._paused_s if now - self._paused_until_s < _NOTICED_S else 0.0
         return max(recent_s, now - self._looked_s)
@@ -485,7 +487,7 @@ class AgentSession:
 
 
 def _describe(request: AgentRequest) -> str:
-    """Return a request for the log, with the wrapper and interpreter of its context."""
+    """Return a request in words for the log, with the wrapper and interpreter of its context."""
     shown = redact_tree(dict(request.params))
     if request.context is None:
         return f"{request.target} {shown}"
@@ -730,7 +732,7 @@ class KeepaliveThread:
         self._senders[key] = send
 
     def beat(self) -> None:
-        """Called by the event loop to show that it is not stuck."""
+        """Record that the event loop, which calls this, is not stuck."""
         self._last_beat_s = time.monotonic()
 
     def _watch(self) -> None:

@@ -180,7 +180,7 @@ class _RankGroup:
                 await self._end(named, at_s)
                 return
         if any(record.unavailable is not None for record in self.records):
-            # All of them ended before a decision was needed.
+            # All members ended before a decision was needed.
             at_s = decision_time(self.events, self.records)
             self.named = find_culprit(
                 members, self.events, self.records, now_s=at_s, began_s=self.began_s, limits=self.limits
@@ -192,7 +192,7 @@ class _RankGroup:
             self._record(EventRecord(request.key, request.node, at_s, "head", data))
 
     def _end_replaced(self, members: Sequence[Member]) -> None:
-        """End replaced members when no others are left: stopped processes do not end by themselves."""
+        """End replaced members once no others are left, because stopped processes do not end by themselves."""
         running = {member.rank: member.key for member in members if not self._has_ended(member.key)}
         gone = replaced(members, self.events)
         if running and all(number in gone for number in running):
@@ -214,7 +214,7 @@ class _RankGroup:
             running.cancel()
 
     async def _take_stacks(self, named: Culprit) -> None:
-        """Request the stacks of a stuck rank (of all ranks if none can be named), and wait briefly for the answer."""
+        """Request the stacks of a stuck rank, or of all ranks if none can be named, and wait briefly for the answer."""
         if named.kind != "stuck":
             return
         keys = [named.key] if named.rank is not None else list(self.running)[:MAX_STACKS]

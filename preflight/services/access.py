@@ -65,7 +65,9 @@ SESSION_S = 12 * 3600
 
 
 class Access:
-    """Compares tokens, and makes cookies that only this process accepts. Without a token everybody may see the page."""
+    """Compares tokens, and makes cookies that only this process accepts. Without a token, everybody may see the
+    page.
+    """
 
     def __init__(self, token: str, *, clock: Callable[[], float] = time.time) -> None:
         self._token = _digest(token) if token else b""
@@ -98,7 +100,7 @@ class Access:
         return not self.required or self.is_session(cookie) or self.is_token(_bearer(authorization))
 
     def is_guess(self, *, cookie: str, authorization: str) -> bool:
-        """Return whether a request contains a wrong token, and is not allowed for another reason."""
+        """Return whether a request contains a wrong token and is not allowed for any other reason."""
         return bool(_bearer(authorization)) and not self.allows(cookie=cookie, authorization=authorization)
 
     def _signature(self, until: str) -> str:
@@ -116,7 +118,7 @@ def _digest(text: str) -> bytes:
 
 
 def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the token from a file, otherwise from the environment; empty without both.
+    """Return the token from a file, otherwise from the environment; empty if neither has one.
 
     Raises:
         UsageError: the file cannot be read or everybody can read it, or the token is too short.
@@ -167,7 +169,7 @@ class ImpatientProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection, which is closed."""
         self._stop()
         super().connection_lost(exc)
 

@@ -85,13 +85,13 @@ def bus_factor(operation: str, world_size: int) -> float:
 
 
 def bus_bandwidth(operation: str, message_bytes: int, seconds: float, world_size: int) -> float:
-    """Return bytes per second; 0 if no time passed."""
+    """Return the bus bandwidth in bytes per second; 0 if no time passed."""
     return message_bytes / seconds * bus_factor(operation, world_size) if seconds > 0 else 0.0
 
 
 def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -> int:
-    """Return the bytes that a node must receive from others in all calls of an all-gather (others' parts) or an
-    all-reduce (one sum).
+    """Return the bytes that a node must receive from other nodes in all calls of an all-gather (the parts of others) or
+    an all-reduce (one sum).
     """
     calls = len(timed.times_s) + 1
     if timed.operation == messages.ALL_GATHER:
@@ -286,7 +286,7 @@ def exchange_bytes(sweep: Sweep, device: Any) -> int:
 def measure(
     torch: Any, dist: Any, progress: Progress, world_size: int, device: Any, window: int, exchanged: int
 ) -> Window:
-    """Measure only work, then exchanges of `exchanged` bytes with the partner in this window."""
+    """Measure only work first, and then exchanges of `exchanged` bytes with the partner in this window."""
     progress.entering("timing of its own work")
     compute, waited, held_back = _compute(torch, device, progress)
     progress.left()
@@ -300,11 +300,11 @@ def measure(
 
 
 def _compute(torch: Any, device: Any, progress: Progress) -> Any:
-    """Return the times of the pieces, and the shares of time in which the rank waited and was throttled."""
+    """Return the times of the pieces of work, and the shares of time in which the rank waited and was throttled."""
     work = _work(torch, device)
     on_gpu = device.type != "cpu"
     threads = torch.get_num_threads()
-    # One thread: waits among several are not counted.
+    # With one thread, because waits of threads for each other are not counted.
     torch.set_num_threads(1)
     try:
         for _ in range(WARM_UP):
@@ -338,8 +338,8 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
 
 
 def _work(torch: Any, device: Any) -> Callable[[], float | None]:
-    """Return a piece of work: a few tens of milliseconds on a CPU, a few on a GPU; returns the GPU's own time for
-    it.
+    """Return a function that does a piece of work (a few tens of milliseconds on a CPU, a few on a GPU) and returns the
+    GPU's own time for it.
     """
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)

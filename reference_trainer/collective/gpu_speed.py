@@ -40,9 +40,7 @@ PRECISIONS = (FP32, TF32, BF16, FP16)
 
 @dataclass(frozen=True)
 class WrongProduct:
-    """One repetition with wrong elements: the first one with its bits and the right bits, and the number of wrong
-    elements.
-    """
+    """One repetition with wrong elements: their number, and the first of them with its bits and the expected bits."""
 
     precision: str
     turn: int
@@ -110,7 +108,12 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
     saved = _exact_sums(torch)
     try:
         for precision in PRECISIONS:
-            if precision in (TF32, BF16) and device.type == "cuda" and _before_ampere(torch, device):
+            # Such a card has neither TF32 nor bfloat16; AMD's cards report other numbers and have both from 9.0 on.
+            if (
+                precision in (TF32, BF16)
+                and device.type == "cuda"
+                and bool(torch.cuda.get_device_capability(device)[0] < 8)
+            ):
                 continue
             moved()
             try:
@@ -124,13 +127,6 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
     finally:
         _restore(torch, saved)
     return ExactCompute(turns, elements, wrong, notes)
-
-
-def _before_ampere(torch: Any, device: Any) -> bool:
-    """Return whether the card has neither TF32 nor bfloat16; AMD's cards state other numbers and have both from 9.0
-    on.
-    """
-    return bool(torch.cuda.get_device_capability(device)[0] < 8)
 
 
 def _repeat(
@@ -282,7 +278,9 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Return whether other processes computed on the GPU, so that the figures show only the remaining capacity."""
+        """Return whether other processes computed on the GPU, so that the figures show only the capacity that they
+        left.
+        """
         return self.before.busy or self.after.busy
 
 
@@ -373,12 +371,9 @@ class _Measurement:
             return ""
         return f"{free >> 20} MiB of memory are free for it, and it needs {least >> 20}"
 
-    def _late(self) -> bool:
-        return time.monotonic() - self._began > DEADLINE_S
-
     def _guard(self, what: str, run: Callable[[], None]) -> None:
         """Run one part; a missing feature or a lack of memory becomes a note."""
-        if self._late():
+        if time.monotonic() - self._began > DEADLINE_S:
             self._notes[what] = "no time was left"
             return
         try:
@@ -500,7 +495,7 @@ def _matrix_bytes(size: int) -> int:
 
 
 def _do_nothing() -> None:
-    """Nothing was to be measured in this turn."""
+    """Take a turn in which nothing is measured."""
 
 
 def _address(index: int) -> str:

@@ -158,8 +158,8 @@ class Collectives:
         return None
 
     def _variants(self, operation: str, tensor: Any, room: Any) -> list[Callable[[], Any]]:
-        """Return variants of a call: on whole tensors, and if that is not supported (older versions of Gloo) on lists
-        of parts.
+        """Return the variants of a call: on whole tensors, and on lists of parts for backends that do not support whole
+        tensors (older versions of Gloo).
         """
         flat = self._flat(operation, tensor, room)
         dist = self._dist
@@ -221,7 +221,7 @@ def _first_available(dist: Any, *names: str) -> Any:
 
 
 def tear_down(torch: Any, dist: Any, progress: Progress, device: Any) -> str:
-    """Destroy the process group within a limit; returns a description of any problem."""
+    """Destroy the process group within a limit; return a description of any problem, or an empty string."""
     problems: list[str] = []
 
     def destroy() -> None:
@@ -248,7 +248,7 @@ _NETWORK = "/proc/self/ns/net"
 
 
 def identity() -> int:
-    """Return a number that is the same in all processes of one machine and network namespace, below 2^56."""
+    """Return a number below 2^56 that is the same in all processes of one machine and network namespace."""
     parts = [socket.gethostname()]
     try:
         with open(_BOOT_ID) as file:
@@ -260,7 +260,7 @@ def identity() -> int:
 
 
 def device_identity(torch: Any, device: Any) -> int:
-    """Return a number that is the same in all processes of one machine that use the same GPU, below 2^56; 0 on the
+    """Return a number below 2^56 that is the same in all processes of one machine that use the same GPU; 0 on the
     host.
     """
     if device.type != "cuda":
@@ -274,8 +274,8 @@ def device_identity(torch: Any, device: Any) -> int:
 
 
 def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> tuple[list[int], list[int]]:
-    """Return the ranks on this rank's machine and those on its device, including itself, in order. Every rank takes
-    part.
+    """Return, in order, the ranks on this rank's machine and the ranks on its device, both including itself. Every rank
+    must call this.
     """
     mine = torch.tensor([identity(), device_identity(torch, device)], dtype=torch.int64, device=device)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]

@@ -206,7 +206,7 @@ def _cpu_capability(torch: Any) -> str:
 def _gpu(
     torch: Any, progress: Progress, collectives: group.Collectives, params: dict[str, Any], device: Any
 ) -> gpu_speed.GpuReport:
-    """Return the speed of this rank's GPU. All ranks call this, because the ranks on a node take turns."""
+    """Return the speed of this rank's GPU. All ranks must call this, because the ranks on a node take turns."""
     local_ranks = int(params.get("local_world_size", 1))
     if device.type != "cuda":
         return gpu_speed.GpuReport(skipped="the rank computes on the CPU")
@@ -220,7 +220,9 @@ def _gpu(
 def _train(
     progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
 ) -> tuple[Any, training.TrainingResult]:
-    """Run ordinary steps; each counts as one collective, since each needs every rank. Also returns the whole model."""
+    """Run ordinary steps and return their results with the whole model. Each step counts as one collective, because it
+    needs every rank.
+    """
     progress.entering(f"{sharding.name} setup", collective=True, root=rank_events.ANY_RANK)
     wrapped = sharded.wrap(sharding, training.build(device), world_size, device)
     progress.left(collective=True)

@@ -96,7 +96,7 @@ def first_and_last(values: list[Any], count: int) -> list[Any]:
 
 
 def unchanged_tensors(model: Any, device: Any) -> list[str]:
-    """Return the tensors of `model` that are unchanged since the start."""
+    """Return the names of the tensors of `model` that have not changed since the start."""
     import torch
 
     start = dict(build(device).named_parameters())
@@ -114,7 +114,7 @@ def digest(model: Any) -> str:
 
 @dataclass(frozen=True)
 class Drift:
-    """The difference between this rank's weights and those of rank 0: its maximum, and the number of differing
+    """The difference between the weights of this rank and those of rank 0: its maximum, and the number of differing
     elements.
 
     Rounding differs in many elements by very little; a torn or corrupted exchange by more.
@@ -142,7 +142,7 @@ def difference_to_one_process(
     """Return the largest difference between `model` and that of a single process that trained on all shards; None if it
     is not compared.
 
-    `after` is called after each piece of the work, which takes a long time on a busy node.
+    `after` is called after each piece of the work, which may take long on a busy node.
     """
     import torch
 
@@ -170,7 +170,7 @@ _FSDP_PREFIX = "_fsdp_wrapped_module."
 
 @dataclass(frozen=True)
 class ShardingChoice:
-    """The distribution of the model, and why it differs from the job's, if it does."""
+    """How the model is distributed over ranks; if that differs from the job's distribution, `note` gives the reason."""
 
     name: str
     note: str = ""

@@ -73,8 +73,8 @@ def stack(arrays: Sequence[Any]) -> Any:
 
 
 def wrong(got: Any, expected: Any) -> tuple[int, int]:
-    """Return the number of elements (float32) that differ in any bit, and the first of them in row-major order; (0, -1)
-    if none differ.
+    """Return how many float32 elements differ in any bit, and the first of them in row-major order; (0, -1) if none
+    differ.
     """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1)
@@ -86,8 +86,8 @@ def wrong(got: Any, expected: Any) -> tuple[int, int]:
 
 
 def first_wrong(got: Any, expected: Any, where: Any) -> int:
-    """Return the first element that differs in any bit and has a `where` other than 0, row-major; -1 if there is
-    none.
+    """Return the first element, row-major, that differs in any bit and whose `where` is not 0; -1 if no element
+    does.
     """
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1) & (where != 0)
@@ -108,7 +108,7 @@ def size(array: Any) -> int:
 
 
 def digest(array: Any) -> str:
-    """Return the SHA-256 of the bytes of float32, row-major: equal for equal numbers."""
+    """Return the SHA-256 of the bytes of a float32 array, row-major, which is equal for equal numbers."""
     if _library(array).__name__ == "numpy":
         return hashlib.sha256(array.tobytes()).hexdigest()
     from reference_trainer.ps.exact import digest as of_tensors
@@ -145,8 +145,8 @@ class JsonLines:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, ends: float) -> dict[str, Any] | None:
-        """Return the next line; None at the deadline (of `time.monotonic`). Raises ConnectionError at the end of the
-        connection.
+        """Return the next line; None at the deadline `ends` (of `time.monotonic`). Raises ConnectionError at the end of
+        the connection.
         """
         while b"\n" not in self._received:
             left = ends - time.monotonic()
@@ -160,8 +160,8 @@ class JsonLines:
         return self._next()
 
     def ready(self) -> dict[str, Any] | None:
-        """Return the next line if it has arrived completely, for a readable connection. Raises ConnectionError at its
-        end.
+        """Return the next line of a readable connection if it has arrived completely, else None. Raises ConnectionError
+        at the end of the connection.
         """
         if b"\n" not in self._received:
             try:
@@ -223,9 +223,7 @@ def host_assembly(
                 now = time.monotonic()
                 if now >= ends:
                     text = "ranks {} did not connect to the port of rank {} within {:g} s".format(
-                        missing,
-                        own["rank"],
-                        timeout_s,
+                        missing, own["rank"], timeout_s
                     )
                     raise ProbeUnavailable("timeout", text)
                 if now >= notice_at:

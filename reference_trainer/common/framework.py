@@ -47,7 +47,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
     Raises ProbeUnavailable of kind `missing`, with the reason, if they cannot be imported.
     """
     progress.entering("import of torch", loading=True)
-    # No imported object is garbage: collecting takes a tenth of the import, and half a second later.
+    # Imported objects are never garbage, and collecting takes a tenth of the import, and half a second later.
     gc.disable()
     try:
         import torch
@@ -137,7 +137,7 @@ def _count_devices(torch: Any) -> int:
 
 
 def _visible() -> str:
-    """Return the setting that hides GPUs, for a message that there are none."""
+    """Return the setting that hides GPUs, for the message that no GPU was found."""
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     given = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
     return " ({})".format(", ".join(given)) if given else ""
@@ -170,7 +170,9 @@ def set_interface(params: dict[str, Any], backend: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the first line of an error, and NCCL's own reason, which torch prints on a later line."""
+    """Return the type and the first line of an error, and the reason that NCCL gives, which torch prints on a later
+    line.
+    """
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
     first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
@@ -178,7 +180,7 @@ def describe(error: BaseException) -> str:
 
 
 def versions(torch: Any, device: Any) -> dict[str, str]:
-    """Return versions for the report: torch, CUDA, NCCL and the device; empty if there is none."""
+    """Return the versions for the report: torch, CUDA, NCCL and the device; those without a value are empty."""
     on_gpu = device.type == "cuda"
     nccl = ".".join(str(part) for part in torch.cuda.nccl.version()) if on_gpu else ""
     name = torch.cuda.get_device_name(device) if on_gpu else "cpu"
@@ -194,7 +196,7 @@ _LIBRARY = "libcuda.so.1"
 
 
 def initialise() -> Any | None:
-    """Initialise the driver. Returns its library, or None if there is none; torch reports errors in its own call."""
+    """Initialise the driver. Returns its library, or None if there is no driver, which torch then reports itself."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
         driver.cuInit(0)
@@ -221,7 +223,7 @@ MAX_BLOCKS = 2
 
 
 def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, str]:
-    """Return the variables for one rank; none if the rank has the GPU to itself.
+    """Return the variables for one rank; empty if no other rank uses its GPU.
 
     Args:
         nccl: NCCL's version as `torch.cuda.nccl.version()` gives it, such as (2, 27, 5).
@@ -387,7 +389,7 @@ class GpuWatcher:
                 self._power.append(power / 1000)
 
     def _get(self, name: str, *arguments: Any) -> Any:
-        """Return one value; None if this card, driver or binding does not have it."""
+        """Return one value; None if this card, driver or binding does not support it."""
         if self._handle is None:
             return None
         try:
@@ -451,13 +453,14 @@ class GpuWatcher:
                 break
             time.sleep(POLL_S)
         running = self._get("nvmlDeviceGetComputeRunningProcesses")
-        # One of them is this rank.
+        # One of these processes is this rank.
         return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
     def nvlinks_to(self, address: str) -> int | None:
-        """Return the links that are up to the GPU at this PCI address, directly or through NVSwitch; None if unknown.
+        """Return the number of NVLinks that are up to the GPU at this PCI address, directly or through NVSwitch; None
+        if unknown.
 
-        An empty address counts only links to an NVSwitch.
+        With an empty address, only links to an NVSwitch are counted.
         """
         if self._handle is None:
             return None

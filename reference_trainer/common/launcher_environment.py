@@ -22,7 +22,7 @@ from preflight.agent import process
 
 
 class Launcher(NamedTuple):
-    """The variables with which one launcher numbers its processes; the first that is set counts.
+    """The variables by which a launcher numbers its processes; of several variables, the first that is set counts.
 
     Args:
         needed: variables that only this launcher sets; if there are none, `rank` and `size` decide.
@@ -222,7 +222,7 @@ def _free_port(count: int) -> int:
 
 
 def _one_node(launcher: str, count: int, environment: Mapping[str, str]) -> bool:
-    """Return whether all ranks are on this node, according to the launcher."""
+    """Return whether the launcher started all ranks on this node."""
     names = {
         "mpirun (Open MPI)": "OMPI_COMM_WORLD_LOCAL_SIZE",
         "mpirun_rsh (MVAPICH)": "MV2_COMM_WORLD_LOCAL_SIZE",
@@ -241,7 +241,9 @@ def _first_host(nodes: str) -> str:
 
 
 def _slurm_port(job: str) -> str:
-    """Return a port that differs from job to job, derived from the last digits of the id as in Lightning and others."""
+    """Return a port that differs between jobs, derived from the last digits of the job's id as Lightning and
+    others do.
+    """
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
 
 
@@ -330,8 +332,8 @@ def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
         arguments: the program's own words, its path first.
         deadline_s: the deadline of each rank.
 
-    Returns 0 if all ranks do, otherwise 1. Raises NoRanks for `gpus` on a machine where torch finds none, and if ranks
-    do not end at their own deadline; those are killed.
+    Returns 0 if all ranks exit with 0, otherwise 1. Raises NoRanks for `gpus` if torch finds no GPU on the machine, and
+    if ranks outlive their own deadline, after killing them.
     """
     count = _gpus() if number == PER_GPU else int(number)
     with socket.socket() as probe:

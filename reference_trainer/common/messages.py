@@ -90,7 +90,7 @@ class KnownMessage:
     def check_series(
         self, operation: str, results: Sequence[Any], label: str, *, first: int = 0
     ) -> list[Mismatch | None]:
-        """Return the mismatches of consecutive calls, as `check` does for one call."""
+        """Return the mismatches of the results of consecutive calls, compared as `check` does for one call."""
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first

@@ -127,7 +127,7 @@ def _mix_bits(index: Any, salt: int) -> Any:
 
 
 def has_many_bits(index: Any, world_size: int) -> Any:
-    """Return which elements have many bits, as booleans."""
+    """Return booleans that tell which elements have many bits."""
     return index // windows(world_size) % MANTISSA_EVERY == MANTISSA_EVERY - 1
 
 
@@ -139,7 +139,7 @@ def is_tiny(elements: int, world_size: int) -> bool:
 
 
 def shift_of(step: int, world_size: int) -> int:
-    """Return how far the pattern of a step is shifted against that of step 0, in elements."""
+    """Return by how many elements the pattern of a step is shifted against the pattern of step 0."""
     return step * _SHIFT * MANTISSA_EVERY * windows(world_size)
 
 
@@ -184,8 +184,8 @@ def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: i
 
 
 def coded_units(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """Return one quantum of each element that holds digits, 0 for the others: float32[elements], to decode a wrong
-    sum.
+    """Return one quantum of each element that holds digits, and 0 for the other elements, to decode a wrong sum:
+    float32[elements].
     """
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
@@ -416,7 +416,7 @@ def check_steps(
 
 
 def exact_settings() -> tuple[str, ...]:
-    """Switch off hidden rounding (TF32, reduced precision sums); returns the changed settings."""
+    """Switch off hidden rounding (TF32, sums of reduced precision), and return the changed settings."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -15,7 +15,7 @@ from preflight.agent import rank_events
 
 
 def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
-    """Return how long this thread was ready to run but did not run; None if the kernel does not count it.
+    """Return the seconds in which this thread was ready to run but did not run; None if the kernel does not count them.
 
     The second number of `schedstat` (Documentation/scheduler/sched-stats.rst), nanoseconds.
     """
@@ -48,7 +48,7 @@ def threads_waited_s(root: str = "/proc/self/task") -> float | None:
 
 
 def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
-    """Return how long the quota throttled the control groups of this process; None if unknown.
+    """Return the seconds in which the quota throttled the control groups of this process; None if unknown.
 
     `throttled_usec` of cgroup v2, `throttled_time` (nanoseconds) of v1.
     """
@@ -67,7 +67,8 @@ def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") ->
 
 
 def stolen_s(path: str = "/proc/stat") -> float:
-    """Return how long the hypervisor ran other machines instead of this one, as the mean over its CPUs; 0 if unknown.
+    """Return the seconds in which the hypervisor ran other machines instead of this one, as the mean over its CPUs; 0
+    if unknown.
 
     The eighth number of the line `cpu` (proc_stat(5)), in clock ticks.
     """
@@ -109,8 +110,8 @@ class StarvationClock:
 
 
 def _stat_files(root: str, own: str) -> list[str]:
-    """Return possible locations of cpu.stat: that of this process's own group as it sees it, otherwise that of the
-    visible root.
+    """Return possible locations of cpu.stat: that of this process's own group as the process sees it, or else that of
+    the visible root.
     """
     found: list[str] = []
     try:
@@ -207,7 +208,7 @@ class Progress:
         )
 
     def reached(self, phase: str, **details: Any) -> None:
-        """Report that a phase is finished."""
+        """Report that a phase is complete."""
         self.phase = phase
         self.phase_at_s[phase] = time.monotonic() - self._began
         self._moved()
@@ -268,7 +269,7 @@ class Progress:
         return self.collective
 
     def waits_for(self, ranks: Sequence[int], *, idle: bool = False) -> None:
-        """Report that the current call continues but waits only for these ranks; `idle` as in `entering`."""
+        """Report that the current call continues, but now waits only for these ranks; `idle` is as in `entering`."""
         if list(ranks) != self._waiting_for or idle != self._idle:
             with self._state:
                 self._waiting_for, self._idle = list(ranks), idle
@@ -326,4 +327,4 @@ class Progress:
 
 
 def _no_fault(collective: int) -> None:
-    """No fault."""
+    """Inject no fault."""

@@ -60,7 +60,7 @@ class MasterDialer:
         self._thread.start()
 
     def result(self) -> DialResult:
-        """Return the last result, after the port opened or the time ran out."""
+        """Return the last result, after the port has opened or time has run out."""
         self._thread.join(self._timeout_s + 2 * ATTEMPT_S)
         return self._outcome
 
@@ -275,7 +275,7 @@ def _listen(family: int, port: int, host: str = "") -> socket.socket:
 
 
 def dial(host: str, port: int, *, timeout_s: float = ATTEMPT_S) -> DialResult:
-    """Try once to open a connection, and classify the result."""
+    """Try once to open a connection, and return the classified result."""
     began = time.monotonic()
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -325,7 +325,9 @@ def dial_until(
     on_dialled: Callable[[DialResult], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> DialResult:
-    """Retry until the port opens or `timeout_s` has passed; `on_dialled` is called with each new result."""
+    """Dial until the port opens or `timeout_s` has passed, and return the last result; `on_dialled` is called with each
+    new result.
+    """
     ends = time.monotonic() + timeout_s
     before = ""
     while True:

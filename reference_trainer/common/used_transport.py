@@ -64,8 +64,8 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
 
 
 def between(before: CardCounters, after: CardCounters) -> CardCounters:
-    """Return the difference of two counts; counters that decreased (after a reset of the card) or are new are
-    omitted.
+    """Return the difference between two counts, without counters that are new or have decreased (after a reset of the
+    card).
     """
     problems = [text for text in dict.fromkeys((before.problem, after.problem)) if text]
     return CardCounters(
@@ -162,7 +162,7 @@ class NcclConnections:
 
 
 def parse(text: str) -> NcclConnections:
-    """Parse NCCL's log of one rank, of NCCL 2.4 or newer."""
+    """Parse the log of one rank, written by NCCL 2.4 or newer."""
     version, network = "", ""
     devices: dict[str, list[str]] = {}
     via: dict[str, int] = {}
@@ -282,7 +282,7 @@ class TransportWatcher:
             self._after = count()
 
     def result(self, crossing_bytes: int) -> Transport:
-        """Return the result."""
+        """Return the transport of this rank."""
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:
             return Transport(connections, crossing_bytes=crossing_bytes)

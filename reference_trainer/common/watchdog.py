@@ -33,7 +33,7 @@ State = Dict[str, Any]
 
 
 class RankWatchdog:
-    """The deadlines of one rank, and its knowledge of the others.
+    """The watchdog of one rank: its deadlines, and what it knows about the other ranks.
 
     Args:
         deadline_s: the limit for the whole run.
@@ -139,8 +139,8 @@ class RankWatchdog:
         self.end_run(f"{self._name()}: {reason}")
 
     def finished(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
-        """Finish this rank. Returns the verdict on all ranks, why there is none, and (on rank 0) the summary of all
-        ranks.
+        """Finish this rank. Returns the verdict on all ranks; the reason if there is no verdict; and, on rank 0, the
+        summaries of all ranks.
         """
         self._closing = True
         place, store = self._place, self._store
@@ -266,7 +266,9 @@ class RankWatchdog:
         return str(store.get("failure").decode())
 
     def _publish_reason(self, reason: str) -> None:
-        """Publish the reason, if there is none yet; otherwise confirm that this rank has read it."""
+        """Publish the reason if no rank has published one; otherwise confirm that this rank has read the
+        published one.
+        """
         if self._lines is not None:
             self._lines.fail(reason)
         try:
@@ -289,7 +291,9 @@ class RankWatchdog:
             return
 
     def _await_culprit(self) -> str:
-        """Return the reason that another rank published, or the rank that fell silent; empty if there is neither."""
+        """Return the reason that another rank published, or a message about the rank that fell silent; empty if there
+        is neither.
+        """
         ends = time.monotonic() + SILENT_S + 2 * POLL_S
         while self._lines is not None and time.monotonic() < ends:
             if self._lines.reason:
@@ -368,7 +372,7 @@ _POLL_S = 0.05
 
 
 class PeerLines:
-    """The connections of one rank: from rank 0 to all others, from each other to rank 0.
+    """The connections of one rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
 
     Args:
         on_failure: called once with the reason when another rank failed, or its process ended before its report.
@@ -436,7 +440,7 @@ class PeerLines:
                         selector.unregister(key.fileobj)
 
     def _take(self, other: int) -> bool:
-        """Handle what a rank has sent; False at the end of its connection."""
+        """Handle what a rank has sent. Returns False at the end of its connection."""
         try:
             while True:
                 message = self._lines[other].ready()

@@ -93,7 +93,7 @@ def _assemble(
 ) -> dict[int, arrays.JsonLines]:
     """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
 
-    Returns the connections by rank: from rank 0 to all others, from each other to rank 0.
+    Returns the connections by rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
     """
     world_size = int(params["world_size"])
     own_values = {
@@ -207,7 +207,9 @@ def _train_and_compare(
 
 
 def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
-    """Return the SHA-256 of every rank's weights, by rank; sent as 32-bit numbers, which every backend supports."""
+    """Return the SHA-256 of every rank's weights, by rank. They are sent as 32-bit numbers, which every backend
+    supports.
+    """
     import numpy
 
     mine = numpy.frombuffer(bytes.fromhex(own_values), dtype="uint8").astype("int32")
@@ -255,8 +257,8 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; the two callables are called around each
-    step.
+    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; `before` and `after` are called around
+    each step.
     """
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
@@ -277,7 +279,7 @@ def train(
 
 
 def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
-    """Return the tensors of `model` that are unchanged since the start."""
+    """Return the names of the tensors of `model` that have not changed since the start."""
     import numpy
 
     start = dict(build(paddle).named_parameters())
@@ -386,7 +388,7 @@ def device_of(paddle: Any, params: dict[str, Any], backend: str) -> str:
 
 
 def versions(paddle: Any, device: str) -> dict[str, str]:
-    """Return versions for the report; empty if there is none."""
+    """Return the versions for the report; those without a value are empty."""
     on_gpu = device != "cpu"
     name = paddle.device.cuda.get_device_name(int(device.split(":")[1])) if on_gpu else ""
     return {
@@ -399,7 +401,7 @@ def versions(paddle: Any, device: str) -> dict[str, str]:
 def join_group(
     paddle: Any, params: dict[str, Any], progress: Progress, backend: str, device: str, timeout_s: float
 ) -> Collectives:
-    """Join the process group once all ranks are known to have connected, and run a first sum through it.
+    """Join the process group once all ranks are known to have connected, and run a first sum through the group.
 
     Rank 0 opens Paddle's store; the others wait for its port, because Paddle's client sleeps three seconds after an
     early attempt. A single rank has no group, because Paddle creates none.

@@ -127,8 +127,8 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
 
 
 def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Return the dense parameters after everyone's last push, and their SHA-256; they are read until they no longer
-    change.
+    """Return the dense parameters after the last push of every worker, and their SHA-256. They are read repeatedly
+    until they no longer change.
     """
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
@@ -229,7 +229,7 @@ def _serve(
 
 
 def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
-    """If the injected fault is to die or stop when workers finish training, do so. Returns whether it happened.
+    """Die or stop if that is the injected fault and workers have finished training. Returns whether the fault happened.
 
     This process does not see single steps. Its child, Paddle's server, ends with it.
     """
@@ -280,8 +280,8 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """Return the server's version of paddle, once imported. Raises ProbeUnavailable with its output if the import
-        fails.
+        """Return the server's version of paddle once the import has succeeded. Raises ProbeUnavailable with the
+        process's output if it fails.
         """
         ends = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -322,7 +322,7 @@ class PaddleServerProcess:
         return _describe_status(status)
 
     def end(self) -> None:
-        """Kill it if it is still running."""
+        """Kill the process if it is still running."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -510,7 +510,7 @@ class ServerConnections:
                 self._gone(server)
 
     def seen(self) -> list[ServerStats]:
-        """Return this worker's data about each server."""
+        """Return this worker's data about each server, for the report."""
         return [
             ServerStats(server, where, "", dialled.address, dialled.source, dialled.result, dialled.error)
             for server, (where, dialled) in enumerate(zip(self._config.endpoints, self._dialled))
@@ -625,7 +625,7 @@ class Training:
     def pull(self) -> None:
         """Read the dense parameters from the servers, as the threads of `train_from_dataset` do between steps.
 
-        If a program runs its own loop, nothing else reads them, except Paddle's communicator in geo mode.
+        In a program with its own loop, only Paddle's communicator in geo mode would read them.
         """
         send, receive = self._contexts
         if send is not None:

@@ -137,8 +137,8 @@ def _share(before: float | None, after: float | None, computed_s: float) -> floa
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
 ) -> tuple[list[float], float, float]:
-    """Return the slowest replica's time per microbatch by stage, the mean working time of stages, and the longest
-    step.
+    """Return, for the slowest replica, the time per microbatch by stage; then the mean working time of the stages, and
+    the longest step.
     """
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
@@ -254,7 +254,7 @@ class _Stage:
         step: str,
         right: Callable[[int, int], Any],
     ) -> Any:
-        """Return the input of a slot: the received one, or the correct one if that is wrong or nothing was received."""
+        """Return the input of a slot: the received one, or the correct one if the received one is wrong or missing."""
         at = self.number if slot.kind == FORWARD else self.number + 1
         if move.receive_from is None:
             return right(at, slot.microbatch)
@@ -263,7 +263,7 @@ class _Stage:
         return received if found is None else right(at, slot.microbatch)
 
     def _require_output(self, expected: ExpectedValues, slot: Slot, computed: Any, step: str) -> Any:
-        """Return the output of a slot, or the correct one if it is wrong."""
+        """Return the output of a slot: the computed one, or the correct one if the computed one is wrong."""
         found = expected.judge(slot, self.number, computed, step)
         self._note(found)
         if found is None:
@@ -281,7 +281,7 @@ class _Stage:
         return self._progress.rank + (stage - self.number) * self._width
 
     def _exchange(self, move: Exchange, result: Any, step: str) -> Any:
-        """Send and receive at the same time; returns the received tensor, None if none was expected."""
+        """Send and receive at the same time; return the received tensor, or None if no tensor was expected."""
         dist = self._dist
         operations, peers, words = [], [], []
         came, began = None, time.perf_counter()
@@ -307,7 +307,7 @@ class _Stage:
         return came
 
     def _await(self, works: Sequence[Any], peers: Sequence[int]) -> None:
-        """Wait for each request; stop waiting for ranks whose request has finished."""
+        """Wait for each request, and report for which ranks this rank still waits."""
         for index, work in enumerate(works):
             work.wait()
             left = [peer for peer, other in zip(peers[index + 1 :], works[index + 1 :]) if not other.is_completed()]
@@ -391,7 +391,7 @@ def bubble(stages: int, microbatches: int) -> float:
 
 
 def exchanges(slots: list[Slot], stage: int, stages: int) -> list[Exchange]:
-    """Return the exchanges before each slot, and after the last: one more than there are slots.
+    """Return the exchanges before each slot and after the last slot: one more than there are slots.
 
     Sending the last result and receiving the next input are combined, because two neighbours that send to each other
     at the same time would both wait for the other to receive.
@@ -523,7 +523,9 @@ class ExpectedValues:
         return arrays.stack([self._unit * (quanta * digit), arrays.full(float(digit), self._unit)])
 
     def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
-        """Check the sum over all microbatches; shows which one is missing or doubled."""
+        """Check the sum of the gradients over all microbatches; a wrong sum shows which microbatch is missing or
+        doubled.
+        """
         expected = self._unit * float(oracle.total(0, self.microbatches))
         found = oracle.compare("", rank, got, expected, unit=self._unit, world_size=self.microbatches)
         if found is None:

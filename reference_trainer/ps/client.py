@@ -99,7 +99,7 @@ class Client:
             server.channel.on_wait_change = functools.partial(self._record_delay, server.index)
 
     def _record_delay(self, server: int, lasts: bool) -> None:
-        """Record that one server delays this worker, or no longer does."""
+        """Record that a server delays this worker, or that it no longer does."""
         self._wait([server] if lasts else [])
         if lasts:
             self._keep_alive(self.servers[server])
@@ -115,7 +115,7 @@ class Client:
             server.channel.send(Header(frames.PULL, 0, self.index, clock, phase=self.phase))
 
     def flush(self) -> None:
-        """Send the queue to all servers, before the first reply is waited for."""
+        """Flush the queue of every server, before waiting for the first reply."""
         for server in self._pending_servers():
             server.channel.flush()
 
@@ -164,7 +164,7 @@ class Client:
         return array.array("I", bytes(data)).tolist()
 
     def history(self, server: Server, most_bytes: int) -> bytes:
-        """Return the order of all pushes and reads of the training at one server."""
+        """Return the order of all pushes and reads of the training at one server, as the server sends it."""
         server.channel.send(Header(frames.HISTORY, 0, self.index, phase=self.phase))
         while True:
             header = server.channel.receive()
@@ -234,7 +234,7 @@ class Client:
         if pull and not (shards and frames_):
             parts.append(memoryview(frames.encode(Header(frames.PULL, 0, self.index, clock + 1, phase=self.phase))))
         server.channel.queue(parts)
-        # The next push overwrites this memory. Without a pull there is no answer to wait for, so send everything now.
+        # The next push overwrites this memory. Without a pull, no answer is awaited, so everything is sent now.
         if not pull:
             server.channel.flush()
         self._kept.append(keep)
@@ -260,7 +260,7 @@ class Client:
         return parts
 
     def barrier(self, phase: int) -> None:
-        """Wait until all workers have arrived, at every server; the next phase begins."""
+        """Wait at every server until all workers have arrived; the next phase then begins."""
         for server in self._pending_servers():
             server.channel.send(Header(frames.BARRIER, 0, self.index, 0, phase=phase))
         for server in self._pending_servers():
@@ -268,7 +268,7 @@ class Client:
         self.phase = phase + 1
 
     def send_goodbye(self) -> None:
-        """Say goodbye to all servers; it does not matter if some no longer receive it."""
+        """Say goodbye to all servers, some of which may no longer receive it."""
         for server in self.servers:
             try:
                 server.channel.send(Header(frames.BYE, 0, max(0, self.index)))
@@ -276,7 +276,7 @@ class Client:
                 pass
 
     def give_up(self, text: str) -> None:
-        """Tell all servers why this worker ends."""
+        """Send all servers the reason why this worker ends."""
         for server in self.servers:
             server.channel.send_error(text)
 
@@ -325,7 +325,7 @@ class Client:
         return [server for server in self.servers if server.has_phase <= self.phase]
 
     def _read_reply_header(self, server: Server, shard: int, size: int) -> None:
-        """Read the header of the next reply, and require that it is the expected one."""
+        """Read the header of the next reply, and raise PeerError if it is not the expected one."""
         channel = server.channel
         channel.limit_s = self.reply_timeout.limit_s if self.phase > settings.JOINING else self.config.timeout_s
         began = time.monotonic()

@@ -18,7 +18,7 @@ _TICK_S = 1.0
 
 
 class RunEnded(Exception):
-    """The run ends for this reason, and so do all waits. `cause` is the worker that caused it, if any."""
+    """The reason why the run and all waits end. `cause` is the worker that caused it, if any."""
 
     def __init__(self, text: str, *, worker: int | None = None, mismatch: bool = False) -> None:
         super().__init__(text)
@@ -60,14 +60,14 @@ class Clocks:
         self._waiting: dict[int, float] = {}
 
     def end(self, reason: RunEnded) -> None:
-        """End all waits; the first reason counts."""
+        """End all waits; if that happens repeatedly, the first reason counts."""
         with self.changed:
             if self.ended is None:
                 self.ended = reason
             self.changed.notify_all()
 
     def await_end(self, limit_s: float) -> None:
-        """Wait until the run is ended with a reason, but no longer than this."""
+        """Wait until the run has ended with a reason, for at most `limit_s` seconds."""
         with self.changed:
             self.changed.wait_for(lambda: self.ended is not None, limit_s)
 
@@ -78,7 +78,7 @@ class Clocks:
                 self.violations.append(violation)
 
     def pushed(self, worker: int, clock: int) -> None:
-        """Record that a worker's push is complete. In sync mode the last push of a round applies all."""
+        """Record that a worker's push is complete. In sync mode, the last push of a round applies the whole round."""
         with self.changed:
             now = time.monotonic()
             if self._pushed_s[worker]:
@@ -144,7 +144,7 @@ class Clocks:
         self._pushed_s = [0.0] * self.workers
 
     def held(self) -> list[int]:
-        """Return the workers that wait for others."""
+        """Return the workers that wait for other workers."""
         with self.changed:
             return list(self._waiting)
 

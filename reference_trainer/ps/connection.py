@@ -51,8 +51,8 @@ class PullReply:
     def may_begin(self, shard: Shard) -> bool:
         """Return whether the answer to a push that ends with this shard may be sent while the shard arrives.
 
-        That is not allowed if a worker waits for others before it reads, or if shards must be copied first: all are
-        copied to the same memory, so the next one has to wait until the previous one was sent, which may only happen
+        That is not allowed if a worker waits for others before it reads, or if shards must be copied first. All shards
+        are copied to the same memory, so that each copy waits until the previous one was sent, and that may only happen
         after the worker has sent everything.
         """
         free = self._host.config.mode in (clocks.ASYNC, clocks.GEO)
@@ -125,12 +125,12 @@ class PullReply:
         return Source(self._peer.index, clock, self._peer.generation)
 
     def _sends_in_place(self) -> bool:
-        """Return whether weights may be sent directly from the store: on the host, while nothing writes to them."""
+        """Return whether weights may be sent directly from the store, which must be on the host and without writers."""
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
-        """Return whether nothing is writing: while the workers of a synchronous round read, between phases, or with a
-        single worker.
+        """Return whether nothing writes to the parameters: while the workers of a synchronous round read, between
+        phases, or with a single worker.
         """
         config = self._host.config
         between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
@@ -192,7 +192,7 @@ class PushParts:
             self.skip_to(clock)
 
     def skip_to(self, clock: int) -> None:
-        """Record earlier pushes that are missing although the worker is at `clock`, so that nothing waits for them."""
+        """Record earlier pushes as missing if the worker is already at `clock`, so that nothing waits for them."""
         host, worker = self._host, self._peer.index
         if clock > host.config.rounds(host.steps):
             raise self._peer.protocol_error(f"is at clock {clock}; there are {host.config.rounds(host.steps)} pushes")
@@ -275,7 +275,7 @@ def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
 
 
 def _vacant_index(host: ServerState, peer: ConnectedWorker) -> int | None:
-    """Return the first vacant index, if this is the first waiting backup worker."""
+    """Return the first vacant index if this is the first waiting backup worker; otherwise None."""
     with host.lock:
         if host.vacant and host.spares and host.spares[0] is peer:
             return min(host.vacant)
@@ -283,7 +283,7 @@ def _vacant_index(host: ServerState, peer: ConnectedWorker) -> int | None:
 
 
 def drop_worker(host: ServerState, worker: int) -> None:
-    """End this worker's previous connection. Raises RunEnded if that is impossible."""
+    """End the previous connection of this worker. Raises RunEnded if that is impossible."""
     with host.lock:
         before = host.peers.get(worker)
     if before is None:
@@ -476,7 +476,7 @@ class ConnectionHandler:
     def _may_stream(self) -> bool:
         """Return whether a push may be added while it arrives, so that adding takes no extra time.
 
-        Not if a backup worker may repeat a push that was cut off.
+        It may not if a backup worker may repeat a push that was cut off.
         """
         return not self._host.config.spares
 
@@ -541,7 +541,7 @@ class ConnectionHandler:
             self._finished(header, table)
 
     def _accepts_part(self, header: Header, part: int) -> bool:
-        """Return whether the part of a push is used; otherwise its payload is read and dropped."""
+        """Return whether the part of a push is used. If it is not, its payload is read and dropped."""
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:

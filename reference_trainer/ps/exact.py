@@ -67,7 +67,7 @@ class HostTensor:
 
 
 def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
-    """Return the bytes of a contiguous tensor on the host, to be sent while the tensor is kept; none for an empty
+    """Return the bytes of a contiguous tensor on the host, which must be kept until they are sent; empty for an empty
     tensor.
     """
     size = tensor.numel() * tensor.element_size()
@@ -108,7 +108,9 @@ _GPU_BUFFERS = 3
 
 @dataclass(frozen=True)
 class Source:
-    """The push or read of one worker: `generation` is 0, and 1 for a backup worker that replaced it."""
+    """The origin of a push or a read: a worker at a clock. `generation` is 0, and 1 for a backup worker that replaced
+    the worker.
+    """
 
     worker: int
     clock: int
@@ -138,7 +140,7 @@ class History:
 
 
 def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]:
-    """Return the events of each part: kind, worker, clock, generation. Raises ValueError for anything else."""
+    """Return the events of each part, as (kind, worker, clock, generation). Raises ValueError for malformed data."""
     numbers = array.array("i")
     numbers.frombytes(data)
     sizes, at = numbers[:parts].tolist(), parts
@@ -273,7 +275,9 @@ class Store:
                     self._added(shard, piece, source)
 
     def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
-        """Return the versions of one part of a shard, or of all: uint32[parts, workers]; a `reader` is recorded."""
+        """Return the versions of one part of a shard, or of all parts: uint32[parts, workers]. The read is recorded if
+        `reader` is given.
+        """
         found = b""
         for number, versions in enumerate(self._versions[shard.number]):
             if part in (-1, number):
@@ -283,7 +287,7 @@ class Store:
         return found
 
     def fill(self, dense: Callable[[Shard], Any], rows: Callable[[int, Any], Any]) -> None:
-        """Set new values everywhere: `dense` returns those of a shard, `rows` those of rows of a table."""
+        """Set all values: `dense` returns the values of a shard, `rows` those of the given rows of a table."""
         for versions in (*(part for parts in self._versions for part in parts), *self._row_versions):
             versions[:] = array.array("I", [0] * self._workers)
         for shard in self.shards:
@@ -307,13 +311,13 @@ class Store:
                 self._add(shard, part, mine, factor)
 
     def add_round(self, clock: int) -> None:
-        """Add the sums of a round, in which is push number `clock` of every worker."""
+        """Add the sums of a round, which contains push number `clock` of every worker."""
         for shard in self.shards:
             number = shard.number
             with self._locks[number]:
                 numbers = self._pieces[number] if len(self._totals[number]) > 1 else (self._parts[number],)
                 for part, total in enumerate(self._totals[number]):
-                    # Without any push, which was reported, it holds the previous round.
+                    # If no push arrived, which was reported, the sum still holds the previous round.
                     if self._begun[number][part]:
                         numbers[part].add_(total)
                     versions = self._versions[number][part]
@@ -332,7 +336,7 @@ class Store:
         return event
 
     def on_device(self, numbers: Any) -> Any:
-        """Return `numbers` on the device of the store; they have been copied when this returns."""
+        """Return `numbers` on the device of the store, after they have been copied."""
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
@@ -350,7 +354,7 @@ class Store:
         return len(self._pieces[shard.number])
 
     def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:
-        """Copy one piece of a shard, consistently; returns its versions."""
+        """Copy one piece of a shard consistently, and return its versions."""
         with self._locks[shard.number]:
             into.copy_(self._pieces[shard.number][piece])
             return self.versions(shard, reader, piece)
@@ -376,7 +380,7 @@ class Store:
         self._note(self._first_parts[-1] + table, PUSHED, source)
 
     def read(self, shard: Shard, into: Any, reader: Source | None = None) -> bytes:
-        """Copy a shard to the host, consistently; returns its versions."""
+        """Copy a shard to the host consistently, and return its versions."""
         with self._locks[shard.number]:
             into.copy_(self.part(shard))
             return self.versions(shard, reader)
@@ -386,7 +390,7 @@ class Store:
         return self._views[shard.number]
 
     def read_rows(self, table: int, rows: Any, into: Any, reader: Source | None = None) -> bytes:
-        """Copy some rows to the host: float32[n, width]; returns the table's versions: uint32[workers]."""
+        """Copy some rows to the host, float32[n, width], and return the versions of the table: uint32[workers]."""
         import torch
 
         local = rows.div(self._servers, rounding_mode="floor") if self._servers > 1 else rows
@@ -413,7 +417,7 @@ class Store:
 
 
 class Slot:
-    """The buffers of one worker: what it is pushing, and the data sent to it; allocated once.
+    """The buffers of one worker for what it pushes and what is sent to it, allocated once.
 
     It has room for one shard at a time: a push is added as soon as it has arrived, and the next shard may overwrite it.
     `rows[t]` of table t is int64[capacity], `held[t]` of them in use; `row_numbers[t]` is float32[capacity, width].
@@ -450,11 +454,13 @@ class Slot:
         return self._parts[shard.number]
 
     def view(self, shard: Shard) -> memoryview:
-        """Return the bytes of that part."""
+        """Return the bytes of the push for a shard."""
         return self._views[shard.number]
 
     def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
-        """Return the receive buffer for each piece of a large shard, the same memory in turn: tensor and bytes."""
+        """Return, for each piece of a large shard, the tensor and the bytes of its receive buffer. Pieces use the same
+        memory in turn.
+        """
         found = self._pieces.get(shard.elements)
         if found is None:
             size = piece_of(shard.elements)
@@ -466,7 +472,9 @@ class Slot:
         return found
 
     def free_piece(self, number: int) -> None:
-        """Wait until a GPU has copied the earlier piece from the buffer of this one; nothing to do on the host."""
+        """Wait until a GPU has copied the earlier piece from the buffer of this one. On the host there is nothing to
+        wait for.
+        """
         event = self._in_use[number % self._buffers]
         if event is not None:
             event.synchronize()
@@ -477,7 +485,7 @@ class Slot:
         self._in_use[number % self._buffers] = store.event()
 
     def copy_piece(self, store: Store, shard: Shard, piece: int, reader: Source) -> tuple[memoryview, bytes]:
-        """Copy a piece of a shard to its position in `outgoing`; returns its bytes and its versions."""
+        """Copy a piece of a shard to its position in `outgoing`; return its bytes and its versions."""
         begin = piece * piece_of(shard.elements)
         size = min(piece_of(shard.elements), shard.elements - begin)
         versions = store.read_piece(shard, piece, self.outgoing.tensor[begin : begin + size], reader)
@@ -624,7 +632,9 @@ class ExactValues:
         return torch.unique(rows)
 
     def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
-        """Return None if a shard holds the right bits; otherwise whose pushes explain its wrong elements."""
+        """Return None if all bits of a shard are right; otherwise the mismatch, with the pushes that explain the wrong
+        elements.
+        """
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
@@ -666,8 +676,8 @@ class ExactValues:
         return replace(found, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
-        """Return by how much the pushes of one clock were added too often, by worker, and the clock; nothing for
-        another fault.
+        """Return by how much the pushes of one clock were added too often, by worker, and the clock; empty if they do
+        not explain the difference.
         """
         import torch
 
@@ -687,7 +697,7 @@ class ExactValues:
     def _counts(rows: list[list[float]], differences: list[float]) -> dict[int, int]:
         """Return the counts of each worker by the first elements with the digits of each window of workers.
 
-        `rows` are what each worker pushes to each element.
+        `rows` holds what each worker pushes to each of the elements.
         """
         found: dict[int, int] = {}
         windows: set[int] = set()
@@ -773,7 +783,7 @@ class _ShardValues:
 
 
 class ExpectedShard:
-    """The content of a shard after the pushes that its versions name: those that are contained, by part and worker."""
+    """The expected content of a shard that contains exactly the pushes counted by its versions, by part and worker."""
 
     def __init__(self, exact: ExactValues, shard: Shard, workers: int) -> None:
         self.values = exact.start(shard)
@@ -784,8 +794,8 @@ class ExpectedShard:
         self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
-        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise
-        nothing.
+        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise an
+        empty string.
         """
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
@@ -808,7 +818,9 @@ class ExpectedShard:
 
 
 class ExpectedRows:
-    """The rows of a table on one server that any worker touches, after the pushes that its versions name."""
+    """The expected rows of a table on one server, as far as any worker touches them, with the pushes counted by their
+    versions.
+    """
 
     def __init__(self, exact: ExactValues, table: int, rows: Any, workers: int) -> None:
         self.rows = rows
@@ -843,7 +855,7 @@ class ExpectedRows:
 
 
 def summed_rows(first: tuple[Any, Any], second: tuple[Any, Any]) -> tuple[Any, Any]:
-    """Return rows and numbers of both, each row once with the sum of its numbers."""
+    """Return the rows and numbers of both, each row once and with the sum of its numbers."""
     import torch
 
     both, places = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
@@ -860,7 +872,9 @@ def _count_text(worker: int, clock: int, count: int) -> str:
 
 
 def deduplicated(found: Any) -> tuple[Any, Any, Any]:
-    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each."""
+    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each
+    distinct number.
+    """
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

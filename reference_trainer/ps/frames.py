@@ -51,7 +51,7 @@ class FairLock:
         self._holder = threading.get_ident()
 
     def release(self) -> bool:
-        """Let another thread have the lock. Returns whether this thread held it."""
+        """Let another thread take the lock. Returns whether this thread held it."""
         if self._holder != threading.get_ident():
             return False
         self._holder = 0
@@ -63,10 +63,10 @@ class NoLock(FairLock):
     """A lock for a single thread."""
 
     def acquire(self) -> None:
-        """Return at once."""
+        """Return at once, because no other thread holds the lock."""
 
     def release(self) -> bool:
-        """Do nothing."""
+        """Do nothing, because no other thread waits."""
         return False
 
 
@@ -457,7 +457,7 @@ class Channel:
     def send_error(self, text: str, flags: int = 0) -> None:
         """Send the reason for the end of this connection, whether or not it is received.
 
-        Not in the middle of a frame: the text would be read as numbers.
+        In the middle of a frame nothing is sent, because the text would be read as numbers.
         """
         if self._cut:
             return
@@ -485,7 +485,7 @@ class Channel:
 
     @property
     def seen(self) -> bytes:
-        """Return the first bytes that arrived and were not read yet; messages about unknown clients quote them."""
+        """Return the first bytes that arrived and were not read; messages about unknown clients quote them."""
         return bytes(self._ahead[self._begin : self._end][:80])
 
     def _read_more(self, deadline: float | None) -> None:
@@ -519,7 +519,7 @@ class Channel:
             return
 
     def _in_time(self, deadline: float | None) -> None:
-        """Raise PeerError after the deadline, if there is one, even if data is still arriving."""
+        """Raise PeerError if the deadline has passed, even if data is still arriving."""
         if deadline is not None and time.monotonic() >= deadline:
             self._end_wait()
             raise PeerError("silent", self.peer, f"{self.peer} did not send a whole frame in time")
@@ -540,8 +540,8 @@ class Channel:
             self.on_wait_change(False)
 
     def _is_draining(self) -> bool:
-        """Return whether the kernel is still sending queued data: then the other side is alive, and the path to it is
-        slow.
+        """Return whether the kernel is still sending queued data, in which case the other side is alive and the path to
+        it is slow.
         """
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
@@ -777,7 +777,7 @@ class ServerDialer:
             time.sleep(_PAUSE_S)
 
     def _connect(self, item: DialledServer, host: str, port: int) -> socket.socket | None:
-        """Make one attempt; the connection is kept if it opens."""
+        """Make one attempt to connect; the connection is kept if it opens."""
         began = time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=rendezvous.ATTEMPT_S)

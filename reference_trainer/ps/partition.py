@@ -72,7 +72,7 @@ def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_
 
 
 def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None = MIN_BLOCK) -> list[Block]:
-    """Return the blocks of one parameter; one block if `min_elements` is None."""
+    """Return the blocks of one parameter; a single block if `min_elements` is None."""
     sizes = (product(shape),) if min_elements is None else sizes_of_blocks(shape, servers, min_elements)
     blocks: list[Block] = []
     begin = 0
@@ -100,8 +100,8 @@ def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """Return the blocks of each server: the largest come first, and each goes to the server with the least so far, the
-    first among equals.
+    """Return the blocks of each server: in the order of their size, each goes to the server with the smallest load so
+    far; of equal servers to the first.
     """
     held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
@@ -161,13 +161,15 @@ def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYT
 
 
 def overloaded(loads: Sequence[int]) -> tuple[int, ...]:
-    """Return the servers with more than twice the mean, unless that is negligible: all others wait for them."""
+    """Return the servers with more than twice the mean load, for which all others wait; empty if the difference is
+    negligible.
+    """
     mean = sum(loads) / len(loads) if loads else 0.0
     return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
 
 
 def imbalance(loads: Sequence[int]) -> float:
-    """Return the largest load divided by the mean; 1.0 when there is nothing."""
+    """Return the largest load divided by the mean load; 1.0 if nothing is loaded."""
     return max(loads) * len(loads) / sum(loads) if loads and sum(loads) else 1.0
 
 
@@ -325,7 +327,7 @@ def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
 
 
 def difference(mine: Sequence[Any], theirs: Any) -> str:
-    """Return a description of the first difference between two parameter lists; empty if they are equal."""
+    """Return a description of the first difference between two lists of parameters; empty if the lists are equal."""
     if not isinstance(theirs, list):
         return "the list of parameters is missing"
     for number, (own, other) in enumerate(zip(mine, theirs)):

@@ -36,7 +36,8 @@ class RejectedClient:
 class Replacement:
     """A worker that a backup worker replaced: at this clock, `after_s` after its connection was dropped.
 
-    `spare` is the number of the backup worker. `lagged`: the server dropped the worker because others waited for it.
+    `spare` is the number of the backup worker. `lagged` is whether the server dropped the worker because others waited
+    for it.
     """
 
     worker: int
@@ -51,7 +52,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """A server's data about one worker. `waited_s`: how long the server made the worker wait for other workers."""
+    """A server's data about one worker. `waited_s` is how long the server made the worker wait for other workers."""
 
     index: int
     host: str
@@ -106,7 +107,7 @@ class ServerReport:
 
 @dataclass(frozen=True)
 class ServerStats:
-    """A worker's data about one server. `waited_s`: how long the worker waited for its replies."""
+    """A worker's data about one server. `waited_s` is how long the worker waited for the server's replies."""
 
     index: int
     endpoint: str
@@ -197,8 +198,8 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
 
 
 def problem_of(endpoint: str) -> str:
-    """Return why the address of an endpoint cannot be this host's; empty if it can, or if a name lookup would be
-    needed.
+    """Return why the address of an endpoint cannot be this host's; empty if it can be, or if only a name lookup could
+    tell.
     """
     host = endpoint.rpartition(":")[0].strip("[]")
     try:

@@ -115,8 +115,8 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """Return the client; None if it belongs to this run but has a different configuration, which both sides then
-        know.
+        """Return the client; None if it belongs to this run but has a different configuration, about which both sides
+        have been informed.
         """
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
@@ -191,7 +191,7 @@ class _UnauthenticatedConnections:
         return given_up
 
     def remove(self, connection: socket.socket, *, known: bool = False) -> None:
-        """Remove a connection that has ended, or is `known` now."""
+        """Remove a connection that has ended or, if `known`, has been authenticated."""
         with self._changed:
             found = self._since.pop(connection, None)
             if found is not None:
@@ -200,8 +200,8 @@ class _UnauthenticatedConnections:
                     self._known_hosts.add(found[1])
 
     def _oldest(self) -> socket.socket | None:
-        """Return the connection to drop first: by preference from the address with most connections, from an address
-        outside the job, and the oldest.
+        """Return the connection to drop first: the oldest one from the address with most connections, by preference an
+        address outside the job.
         """
         until = time.monotonic() - _PROOF_S
         late = [(connection_id, at_s, host) for connection_id, (at_s, host) in self._since.items() if at_s <= until]
@@ -222,8 +222,8 @@ def _shut(connection: socket.socket) -> None:
 
 
 def disagreement(config: Settings, message: dict[str, Any]) -> str:
-    """Return the difference between a worker's configuration and this server's, in one sentence for both sides; empty
-    if there is none.
+    """Return the difference between the configurations of a worker and this server, as one sentence for both sides;
+    empty if they agree.
     """
     index = message.get("index")
     who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
@@ -420,7 +420,7 @@ def _report_phases(host: ServerState, progress: Progress, before: int, now: int)
 
 
 def _awaited_workers(host: ServerState, phase: int) -> tuple[list[int], bool]:
-    """Return the workers that the server needs to continue, and whether it is merely idle."""
+    """Return the workers that the server needs before it can continue, and whether it is merely idle."""
     with host.lock:
         peers = [peer for _, peer in sorted(host.peers.items())]
     here = [peer.index for peer in peers]

@@ -173,14 +173,14 @@ class ServerState:
         self.store.fill(dense, lambda table, rows: self.config.task.initial_rows(table, rows.cpu()))
 
     def refuse(self, address: str, why: str) -> None:
-        """Record a rejected client."""
+        """Record a client that was rejected."""
         with self.lock:
             self.stranger_count += 1
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
     def mismatch(self, found: Mismatch | None) -> None:
-        """Record a wrong value."""
+        """Record a value that is wrong."""
         if found is not None:
             with self.lock:
                 if len(self.mismatches) < _MAX_MISMATCHES:
@@ -207,7 +207,7 @@ class ServerState:
         """Handle the end of a worker's connection before the end of the run: a backup worker may replace it, else the
         run ends.
 
-        `lagged`: this server dropped it because the others waited for it.
+        `lagged` is whether this server dropped the connection because the others waited for the worker.
         """
         with self.lock:
             if peer.index < 0:

@@ -214,7 +214,7 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class AdaptiveTimeout:
-    """Time limit of a wait for others: five times the longest step so far, but at least `min_s`."""
+    """The time limit of waits for others: five times the longest step so far, but at least `min_s`."""
 
     def __init__(self, min_s: float) -> None:
         self._min_s = min_s
@@ -231,7 +231,7 @@ class AdaptiveTimeout:
 
 
 def numbers_of(indices: list[int], numbers: tuple[int, ...]) -> list[int]:
-    """Return the numbers of processes given by index, without invalid indices."""
+    """Return the numbers of the processes with these indices; invalid indices are left out."""
     return [numbers[index] for index in indices if 0 <= index < len(numbers)]
 
 
@@ -278,7 +278,7 @@ class ProcessFault:
             self.trigger(phase, step)
 
     def trigger(self, phase: int, step: int) -> None:
-        """Die, stop or stall here, if that is the fault and this is the step."""
+        """Die, stop or stall here if this is the fault and this is its step."""
         if self.due("kill", phase, step):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.due("stop", phase, step):
@@ -287,13 +287,13 @@ class ProcessFault:
             time.sleep(_STALL_S)
 
     def _report(self, step: int) -> None:
-        """Report the injection once, even if it happens several times."""
+        """Report the injection of the fault; only once, even if it happens several times."""
         on_fault, self._on_fault = self._on_fault, None
         if on_fault is not None:
             on_fault(kind=self.kind, step=step)
 
     def flip(self, numbers: Any) -> None:
-        """Flip the bit in flat float32 numbers."""
+        """Flip the bit of the fault in flat float32 numbers."""
         import torch
 
         raw = numbers.view(torch.int32)

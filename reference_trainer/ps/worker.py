@@ -132,7 +132,9 @@ class Replay:
         return self._parts[server][len(self._slices[server]) + table]
 
     def _run(self) -> bool:
-        """Return whether every push was added once, in its worker's order, and everything could be repeated."""
+        """Replay all events. Returns whether each push was added once and in its worker's order, and every event could
+        be repeated.
+        """
         parts = [part for mine in self._parts for part in mine]
         if self._config.mode == clocks.SYNC and not all(map(self._has_whole_rounds, self._dense_parts())):
             return False
@@ -266,7 +268,7 @@ def difference(
     Args:
         final: dense parameters, then for each table the values of `rows` (all that the training touches).
 
-    Returns None if it is not compared because the training is too long, `IMPOSSIBLE` if the order contradicts itself.
+    Returns None if the training is too long to be compared, and `IMPOSSIBLE` if the recorded order contradicts itself.
     """
     if not config.is_replayed:
         return None
@@ -328,7 +330,7 @@ def worker(params: dict[str, Any], emit: Emit) -> WorkerReport:
 
 
 def _silent_server(error: PeerError, config: Settings) -> list[int]:
-    """Return the number of the server that did not answer the worker; empty for any other problem."""
+    """Return the number of the server that did not answer the worker; empty if the error is another one."""
     if error.kind != "silent":
         return []
     return [n for index, n in enumerate(config.server_numbers) if error.peer.startswith(f"server {index} ")]

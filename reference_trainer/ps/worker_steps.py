@@ -44,7 +44,7 @@ class ExpectedReplies:
         self.touched = [values.touched(table, config.exact_steps) for table in range(len(config.plan.tables))]
         self._rows = {
             (server.index, table): ExpectedRows(
-                values, table, _rows_on(rows, server.index, config.servers), config.workers
+                values, table, rows[rows.remainder(config.servers) == server.index], config.workers
             )
             for server in client.servers
             for table, rows in enumerate(self.touched)
@@ -161,10 +161,6 @@ class ExpectedReplies:
         return Mismatch(where, self._config.rank, 0, 0, 0, "possible versions", "others", "", {}, text)
 
 
-def _rows_on(rows: Any, server: int, servers: int) -> Any:
-    return rows[rows.remainder(servers) == server]
-
-
 _MAX_MISMATCHES = 20
 #: The push before which worker 0 pauses when others must wait for it, and the length of the pause.
 _LATE_PUSH, _LATE_S = 1, 0.1
@@ -254,7 +250,7 @@ class WorkerSteps:
             self._after()
 
     def _fall_behind(self) -> None:
-        """Pause long enough that the others reach the bound, but not longer than necessary."""
+        """Pause until the others have reached the bound, but not for longer than necessary."""
         self._client.flush()
         time.sleep(_LATE_S)
 
@@ -318,7 +314,9 @@ class WorkerSteps:
         return self._train_together(first)
 
     def _train_together(self, first: int) -> WorkerTraining:
-        """Sync, async and bounded staleness: weights before every step, gradients after it."""
+        """Train in the modes sync, async and bounded staleness: read weights before every step, push gradients after
+        it.
+        """
         config, client = self._config, self._client
         done = WorkerTraining()
         if first >= config.steps:
@@ -376,9 +374,9 @@ class WorkerSteps:
         return done
 
     def _distinct(self, step: int) -> list[Any]:
-        """De-duplicate the rows of a step; for each table the distinct ones and the position of each occurrence.
+        """Return, for each table, the distinct rows of a step and the position of each occurrence among them.
 
-        After the last step there are none.
+        Returns no rows after the last step.
         """
         requested: list[Any] = []
         if step >= self._config.steps:
@@ -396,7 +394,7 @@ class WorkerSteps:
         return [self._client.receive_rows(table, rows) for table, (rows, _) in enumerate(requested)]
 
     def _gradients(self, step: int, requested: list[Any], values: list[Any]) -> Any:
-        """Return loss, gradients of dense parameters, and of distinct rows."""
+        """Return the loss, the gradients of dense parameters, and the gradients of distinct rows."""
         # Pinned memory is copied while the next operations are queued; it is not written before the loss is known.
         dense = self._layout.gather(self._client.servers, self._device)
         leaves = [tensor.to(self._device).detach().requires_grad_() for tensor in (*dense, *values)]
@@ -404,7 +402,7 @@ class WorkerSteps:
         return loss, found[: len(dense)], [gradient.cpu() for gradient in found[len(dense) :]]
 
     def _train_locally(self, first: int) -> WorkerTraining:
-        """Geo: run some steps on a copy, then push the difference."""
+        """Train in geo mode: run some steps on a copy of the weights, then push the difference."""
         config, client = self._config, self._client
         done = WorkerTraining()
         for clock in range(first, config.rounds(config.steps)):
@@ -528,7 +526,7 @@ def _may_request_early(requested: list[Any]) -> bool:
 
 
 def gradients_of(task: Any, worker: int, step: int, leaves: list[Any], requested: list[Any], dense: int) -> Any:
-    """Return loss and gradients of `leaves`: dense parameters, then the distinct rows of each table."""
+    """Return the loss and the gradients of `leaves`: dense parameters, then the distinct rows of each table."""
     import torch
 
     rows = [leaf.index_select(0, inverse.to(leaf.device)) for leaf, (_, inverse) in zip(leaves[dense:], requested)]

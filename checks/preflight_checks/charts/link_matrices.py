@@ -125,7 +125,7 @@ def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) 
 def _status_with_ports(
     failing: Iterable[Cell[Target]], cells: Sequence[Cell[Target]], status_text: Callable[[Cell[Target]], str]
 ) -> str:
-    """Return the status, such as `refused`, with the ports if others of the pair are open."""
+    """Return the status, such as `refused`; with the failing ports if other ports of the pair are open."""
     ports = grouped((status_text(cell), cell.label) for cell in failing)
     alone = all(cell.label in (FREE, SPREAD) for cell in cells)
     whole = len(ports) == 1 and len(next(iter(ports.values()))) == len(cells)
@@ -174,7 +174,7 @@ def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
-    """Return the number of measured pairs out of all pairs."""
+    """Return how many of all pairs were measured, as the note of a chart."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 

@@ -56,9 +56,9 @@ def equal(first: Value, second: Value) -> bool:
 def cells_of(
     fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = equal
 ) -> tuple[Cell, ...] | None:
-    """Return one cell per node, with values that differ from the most common one marked; None if no value is known.
+    """Return one cell per node; values that differ from the most common one are marked. None if no value is known.
 
-    Among equally common values, the first node's counts, as in the checks.
+    If several values are equally common, that of the first node counts as the most common one, as in the checks.
     """
     found = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
     if found is None:
@@ -80,7 +80,9 @@ def _value(values: Mapping[str, CellValue], node: str) -> Value | None:
 
 
 def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], CellValue]) -> dict[str, CellValue]:
-    """Return `read` applied to each node's fact, or why there is none. Nodes without a request are left out."""
+    """Return by node what `read` makes of its fact, or why the fact is missing; nodes without a request are left
+    out.
+    """
     found: dict[str, CellValue] = {}
     for seen in facts.each(probe):
         value = read(seen.fact.value) if isinstance(seen.fact, Observed) else CellValue(None, seen.fact.reason)
@@ -102,7 +104,7 @@ def table(id: str, title: str, note: str, fleet: Fleet, columns: Sequence[tuple[
 
 
 def sample_of(items: Sequence[T], limit: int, keep: Callable[[T], bool]) -> tuple[T, ...]:
-    """Return at most `limit` of the items in order: those to `keep` first, then an even sample of the rest."""
+    """Return at most `limit` of the items, in order: those to `keep`, and an even sample of the others."""
     if len(items) <= limit:
         return tuple(items)
     kept = [index for index, item in enumerate(items) if keep(item)]
@@ -201,7 +203,7 @@ def _driver(value: Gpus) -> CellValue:
 
 
 def _card(job: Job, facts: Facts) -> Mapping[str, CellValue]:
-    """Return the interface that the node's processes use, and its speed."""
+    """Return the name and the speed of the interface that the node's processes use."""
     uses = used_interfaces(job, facts)
     values = values_by_node(facts, interfaces, lambda _: CellValue(None, "which interface is used is unknown"))
     describe = {
@@ -233,18 +235,15 @@ _NOT_REPORTED = "not reported"
 
 def versions(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Table]:
     """Yield one row per node: Python, frameworks, CUDA, cuDNN, NCCL, driver, and packages that differ between nodes."""
-    columns: list[tuple[Column, Sequence[Cell]]] = []
-    for name, values in _components(job, facts):
-        cells = cells_of(fleet, values)
-        if cells is not None:
-            columns.append((Column(name), cells))
     observed = facts.observed(installed)
     unlike, equal_count = _differing_packages(observed)
     most = min(_MAX_COLUMNS, max(_MIN_COLUMNS, _MAX_CELLS // max(1, len(fleet.nodes))))
-    for name in unlike[:most]:
-        cells = cells_of(fleet, values_by_node(facts, installed, partial(_version, name)))
-        if cells is not None:
-            columns.append((Column(name), cells))
+    packages = ((name, values_by_node(facts, installed, partial(_version, name))) for name in unlike[:most])
+    columns = [
+        (Column(name), cells)
+        for name, values in (*_components(job, facts), *packages)
+        if (cells := cells_of(fleet, values)) is not None
+    ]
     if columns:
         note = _note(len(fleet.nodes), observed, equal_count, len(unlike) - most)
         yield table("versions", "Versions", note, fleet, columns)
@@ -263,13 +262,13 @@ def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more:
 
 
 def _lists_all(observed: Mapping[str, Installed]) -> bool:
-    """Return whether the listed packages explain why the digests of all packages differ."""
+    """Return whether the listed packages account for every difference between the digests of all packages."""
     lists = {tuple(sorted(value.distributions.items())) for value in observed.values()}
     return len(lists) == len({value.digest for value in observed.values()})
 
 
 def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, CellValue]]]:
-    """Yield the components that are listed even if they are the same everywhere."""
+    """Yield the components that have a column even if their version is the same on all nodes."""
     own = values_by_node(facts, installed, lambda value: CellValue(value.python))
     yield "python", {**own, **values_by_node(facts, packages, lambda value: CellValue(value.python))}
     listed = facts.observed(packages)
@@ -291,8 +290,8 @@ def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, Cell
 
 
 def _build_versions(job: Job, facts: Facts, part: str) -> dict[str, CellValue]:
-    """Return a version from the build of the framework that the job trains with; empty if the build lacks the
-    component.
+    """Return the version of a component of the framework build that the job trains with; empty if the build lacks
+    it.
     """
 
     def read(value: Stack) -> CellValue:
@@ -308,7 +307,7 @@ def _cuda(value: Packages) -> CellValue:
 
 
 def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """Return values with `none` for builds without the component that others have; no column if no build has it."""
+    """Return the values, with `none` for builds that lack a component of other builds; empty if no build has it."""
     if not any(summary.value for summary in values.values()):
         return {}
     return {node: CellValue("none") if summary.value == "" else summary for node, summary in values.items()}
@@ -378,7 +377,7 @@ def measure_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements
 
 
 def _gpu_measurements(facts: Facts) -> Iterator[Measurements]:
-    # A GPU that does not answer says nothing: a sum without it would look like a counter that was reset.
+    # A sum without the GPUs that do not answer would look like a counter that was reset.
     answered = {
         node: value.gpus
         for node, value in facts.observed(gpus).items()

@@ -51,7 +51,9 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
 
 
 def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
-    """Return all processes, servers first, and the list's source: the nodes' endpoints, or a training run's plan."""
+    """Return all processes, servers first, and their source: the endpoints in the nodes' environment, or the plan of a
+    training run.
+    """
     if not is_ps(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.

@@ -102,7 +102,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     for reason, found in closed.items():
         yield _entry_finding(job, reason, found, everywhere=len(found) == len(everywhere))
     for reason, nodes in reasons.items():
-        # The claims say where the ranks run, so that a look at the host would be one at something else.
+        # The claims state where the ranks run, so that the host is not what must be examined.
         required = reason.startswith(_IN_CONTAINER)
         yield unknown(f"the ranks' interpreter on {fold(nodes)}", reason, nodes=nodes, required=required)
     outside = [seen.node for seen in everywhere if isinstance(seen.fact, Observed) and _OUTSIDE in seen.provenance]
@@ -358,7 +358,7 @@ def _copies_by_node(item: _Wanted, observed: Mapping[str, Copies]) -> dict[str, 
 
 
 def _incomparable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """Yield the verdicts where there is nothing to compare; none where there is."""
+    """Yield the verdicts that replace the comparison if there is nothing to compare."""
     if len(fleet.nodes) < 2 or not _wanted_files(job) or nodes_share_machine(fleet):
         yield not_applicable(subject, "the job has one node, starts no ranks, or runs on one machine")
         return
@@ -382,7 +382,7 @@ def _comparable(facts: Facts) -> dict[str, Copies]:
 
 
 def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[str, Split[str]]:
-    """Return the named values that differ between copies, each with its nodes."""
+    """Return the named values that differ between the nodes' copies, each with the nodes by value."""
     readable = {node: copy for node, copy in item.items() if copy.sha256}
     if len({copy.sha256 for copy in readable.values()}) < 2:
         return {}
@@ -423,7 +423,9 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
-    """Yield the file, name and values of each size in which the nodes' own copies of the job's files differ."""
+    """Yield each size that differs between the nodes' own copies of the job's files: the file, the setting and its
+    values.
+    """
     for item, sizes in _odd_sizes(job, _comparable(facts)):
         for name, who in sizes.items():
             yield item.name, name, who
@@ -456,7 +458,9 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
 
 
 def _products_text(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
-    """Return the samples per step on either side, if micro batch, accumulation and world size are all known."""
+    """Return the samples per step in both groups of copies; empty if micro batch, accumulation or world size is
+    unknown.
+    """
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
     sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:

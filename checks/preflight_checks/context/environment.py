@@ -85,7 +85,7 @@ plan_both = combined(plan_ranks, plan_logins)
 
 
 def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
-    """Yield one `unknown` for each reason why the bare environment of some nodes is missing, with their names."""
+    """Yield one `unknown` per reason why the bare environment of some nodes is missing, with the names of the nodes."""
     bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
@@ -139,7 +139,7 @@ def set_by_job(job: Job, *, known: bool = True) -> dict[str, tuple[Claim, ...]]:
 
 
 def settings(environment: Environment) -> dict[str, Setting]:
-    """Return every variable as its reader finds it: the environment comes first, then NCCL's files in order."""
+    """Return every variable as its reader finds it: in the environment, else in NCCL's files in their order."""
     found = {name: Setting(_key(name, value), value or "empty") for name, value in environment.variables.items()}
     found.update({name: Setting(f"#{digest}", _HIDDEN) for name, digest in environment.digests.items()})
     for file in environment.nccl_files:
@@ -166,7 +166,7 @@ def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
 
 
 def setting(seen: Mapping[str, Setting], name: str) -> Setting:
-    """Return the setting of `name`; a variable set to its reader's default counts as not set."""
+    """Return the setting of `name`. A variable that is set to its reader's default counts as not set."""
     found = seen.get(name, UNSET)
     default = default_of(name)
     return Setting("", found.shown, found.file) if default is not None and found.key == f"={default}" else found
@@ -185,7 +185,7 @@ _plan = combined(plan_both, when=all_of(several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
-    """Return whether a job of this kind reads a group's variables. Unread ones may stay in a profile."""
+    """Return whether a job of this kind reads a group's variables; a profile may set variables that nothing reads."""
     if group.job_kinds == "nccl":
         names, _ = backends(job)
         return "nccl" in names or bool(gpu_claims(job))
@@ -272,7 +272,7 @@ def _differences(job: Job, seen: ObservedEnvironments) -> list[_Difference]:
 
 
 def protocol_differences(job: Job, facts: Facts) -> dict[str, tuple[str, ...]]:
-    """Return the variables whose difference keeps ranks from communicating, each with the nodes that differ."""
+    """Return the variables with differences that keep ranks from communicating, each with the nodes that differ."""
     seen = observed_environments(facts)
     if seen is None or not job.launches:
         return {}
@@ -311,7 +311,7 @@ def _finding(
     node, value = next(iter(first.odd.items()))
     names = fold(item.name for item in items)
     files = fold(sorted({setting.file for item in items for setting in item.odd.values() if setting.file}), 2)
-    # With two nodes, neither can be called the odd one.
+    # Of two nodes, neither can be called the odd one.
     sided = tuple(dict.fromkeys((*nodes, *first.agreeing))) if 2 * len(nodes) >= node_count else nodes
     source = files or "its profile, /etc/environment or the configuration of the daemon that starts ranks"
     return failed(
@@ -393,7 +393,7 @@ _SERVERS, _TRAINERS = "PADDLE_PSERVERS_IP_PORT_LIST", "PADDLE_TRAINER_ENDPOINTS"
 
 
 def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
-    """Return whether `variable` matters to this job and can come from the nodes' own environment."""
+    """Return whether this job reads `variable`, and the nodes' own environment can set it."""
     several = len(fleet.nodes) > 1 and bool(job.launches) and not nodes_share_machine(fleet)
     # A variable that nothing in the job reads may stay in an image.
     read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
@@ -544,7 +544,9 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
 def _servers_without_node(
     roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]], fleet: Fleet
 ) -> Iterator[_Fault]:
-    """Yield servers of the list without a node; only if every node has a role and knows its own address."""
+    """Yield the listed servers that no node is. Yields nothing unless every node has a role and knows its own
+    address.
+    """
     servers = [node for node, role in roles.items() if role == "PSERVER"]
     lists = split({node: observed[node][_SERVERS] for node in roles if _SERVERS in observed[node]})
     whole = len(roles) == len(fleet.nodes) and all("POD_IP" in observed[node] for node in roles)

@@ -47,7 +47,7 @@ def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
 
 
 def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
-    """Return the other nodes by the launcher's names for them; an even sample if there are very many."""
+    """Return the other nodes by the names that the launcher uses; an even sample of them in a very large fleet."""
     spelled: dict[str, str] = {}
     for claim in job.about("hosts"):
         for value in claim.alternatives:
@@ -154,7 +154,7 @@ def _login_finding(
 
 
 def _wanted_tools(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Node, tuple[str, ...], bool, str]]:
-    """Yield the tools that each node needs, whether in the ranks' context, and their user."""
+    """Yield each tool that the nodes need, whether the ranks' context must have it, and the program that needs it."""
     first, _ = first_node(job, fleet, facts)
     for link in applying_links(job, fleet):
         for node in fleet.reached:
@@ -352,7 +352,7 @@ def _deepspeed(job: Job, launch: Launch, by: str) -> RemoteLaunch | None:
 
 
 def _selected_launcher(job: Job, launch: Launch) -> str:
-    """Return the launcher that the job chooses for DeepSpeed; empty if it chooses none."""
+    """Return the launcher that the job selects for DeepSpeed; empty if it selects none."""
     stated = job.value("multinode_launcher", launch.scope)
     return str(stated.value).lower() if isinstance(stated, Known) else ""
 

@@ -19,15 +19,7 @@ from preflight_checks.gpus.presence import (
     most_common_by_model,
     plan_gpus,
 )
-from preflight_checks.plans import (
-    combined,
-    known_facts,
-    missing_facts,
-    on_every_node,
-    only_if,
-    requests_gpus,
-    table,
-)
+from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, only_if, requests_gpus, table
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log
@@ -109,7 +101,7 @@ def _find_down_nvlinks(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 
 def fold_numbers(numbers: list[int]) -> str:
-    """Format link numbers: up to six are listed, more are only counted (`12 links`)."""
+    """Format link numbers: list up to six of them, else give only their count (`12 links`)."""
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{len(numbers)} links"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from preflight._util.sequences import grouped
 from preflight.model.findings import Command, Severity
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
@@ -251,24 +252,20 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     values = facts.observed(gpus)
 
     def find_busy(devices: list[NodeGpu]) -> Iterable[Fault]:
-        found: dict[str, list[Fault]] = {}
-        for item in devices:
-            fault = _busy_finding(item, sees_all=values[item.node].host_processes)
-            if fault is not None:
-                found.setdefault(item.node, []).append(fault)
+        faults_by_node = grouped(
+            (item.node, fault)
+            for item in devices
+            if (fault := _busy_finding(item, sees_all=values[item.node].host_processes)) is not None
+        )
         counts = Counter(item.node for item in devices)
-        for node, faults in found.items():
+        for node, faults in faults_by_node.items():
             if visible(job):
                 yield from (fault for fault in faults if fault.at.used)
             elif wanted is None or counts[node] - len(faults) < wanted[0]:
                 # Too few are left, so none is spare.
-                yield from (_as_needed_gpu(fault) for fault in faults)
+                yield from (replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu)) for fault in faults)
 
     yield from judge_devices(job, facts, "free GPUs", ("processes", "memory_used_bytes"), find_busy)
-
-
-def _as_needed_gpu(fault: Fault) -> Fault:
-    return replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu))
 
 
 def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
@@ -489,7 +486,9 @@ def model_of(name: str) -> GpuModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The least value that a healthy device reaches, the peak it is a share of, and the peak's source."""
+    """The smallest value that a healthy device reaches, with the peak of which it is a share, and the source of the
+    peak.
+    """
 
     least: float
     peak: float
@@ -502,18 +501,18 @@ class Floor:
 
 
 def product_floor(row: GpuModel, precision: str) -> Floor | None:
-    """Return TFLOP/s of products in this precision; None if the card does not have it."""
+    """Return the floor in TFLOP/s of products in this precision; None if the card does not have the precision."""
     peak = row.tflops.get(precision)
     return _floor(row, "products", peak) if peak is not None else None
 
 
 def memory_floor(row: GpuModel) -> Floor:
-    """Return GB/s of a copy within the card's memory, bytes read and written."""
+    """Return the floor in GB/s of a copy within the card's memory, where bytes read and bytes written both count."""
     return _floor(row, "memory", row.memory)
 
 
 def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floor:
-    """Return GB/s of copies to or from the host.
+    """Return the floor in GB/s of copies to or from the host.
 
     Args:
         generation, lanes: the most that card and slot support together, as NVML reports; None if unknown.
@@ -528,12 +527,16 @@ def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floo
 
 
 def peer_floor(row: GpuModel, links: int) -> Floor | None:
-    """Return GB/s of copies to a peer over this many NVLinks; None without links, where PCIe's topology decides."""
+    """Return the floor in GB/s of copies to a peer over this many NVLinks; None without NVLinks, where the PCIe
+    topology decides.
+    """
     return _floor(row, "peer", row.nvlink * links) if row.nvlink is not None and links else None
 
 
 def pcie_gbps(generation: int, lanes: int) -> float:
-    """Return GB/s each way over a PCIe link. A newer generation counts as the newest known one."""
+    """Return GB/s in each direction of a PCIe link. A generation newer than the table counts as the newest one in
+    it.
+    """
     return PCIE_LANE_GBPS[min(max(1, generation), max(PCIE_LANE_GBPS))] * lanes
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NodeGpu:
-    """A GPU on its node; `used` is False if the job does not name it, or the node has more GPUs than the job uses."""
+    """A GPU on its node. `used` is False if the job does not select it, or the node has more GPUs than the job uses."""
 
     node: str
     gpu: Gpu
@@ -39,7 +39,7 @@ class NodeGpu:
 class Fault:
     """A fault of one device. Faults of one `kind` become one finding.
 
-    `summary` begins the message and is the same for the kind; `observed` is the value of this device.
+    `summary` begins the message, and is the same for all faults of the kind; `observed` is the value of this device.
     """
 
     kind: str
@@ -104,15 +104,17 @@ def _used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...
 
 
 def visible(job: Job) -> tuple[str, ...]:
-    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if none, or if launches differ."""
+    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if it is not set, or if the launches
+    differ.
+    """
     visible = {known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "" for scope in scopes(job)}
     names = [name.strip() for name in visible.pop().split(",")] if len(visible) == 1 else []
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
 def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
-    """Yield each device whose value differs from that of more than half of its model, with its own and the common
-    value.
+    """Yield each device whose value differs from the value of more than half of its model: the device, its value, and
+    the common one.
     """
     counts = _counted_gpus(devices, value)
     usual = _majorities({model: counter for model, counter in counts.items() if len(counter) > 1})

@@ -77,7 +77,7 @@ def _describe(process: Process) -> str:
 
 
 def _belongs_to_run(process: Process) -> bool:
-    """Return whether a process belongs to the job's user and to a run; a single worker counts only if its parent is
+    """Return whether a process is the user's own and part of a run. A worker process counts only if its parent is
     gone.
     """
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
@@ -112,7 +112,9 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _facts_by_machine(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
-    """Return the facts by node. Of several names of one machine only the first counts, because all see the same."""
+    """Return the facts by node. Of several nodes on one machine only the first is included, because all see the
+    same.
+    """
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
         observed = dict([*observed.items()][:1])
@@ -229,7 +231,9 @@ def _is_large(value: Leftovers) -> bool:
 
 
 def _compiles(job: Job) -> bool:
-    """Return whether the job may compile extensions of torch: DeepSpeed does on first use, other jobs on GPUs may."""
+    """Return whether the job may compile torch extensions: DeepSpeed does so on first use, and other jobs on GPUs
+    may.
+    """
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
     return deepspeed or bool(gpu_claims(job))
 

@@ -9,7 +9,7 @@ from statistics import median
 from preflight._util.sequences import grouped
 from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Job
-from preflight.model.recording import Facts, Fleet, NodeRecord
+from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
     Split,
@@ -71,7 +71,8 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown(record.node.name, "its clock was not compared")
         else:
             offsets[record.node.name] = record.clock_offset_s
-            doubt[record.node.name] = _uncertainty(record)
+            # The two directions may take unequal times.
+            doubt[record.node.name] = (record.round_trip_s or 0.0) / 2
     if len(offsets) < 2:
         return
     # Of two clocks, the one that agrees with the machine that runs preflight is assumed to be right.
@@ -105,11 +106,6 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         run=(root_command("chronyc", "makestep", on=far),),
         certain=grave or drops,
     )
-
-
-def _uncertainty(record: NodeRecord) -> float:
-    """Return half the round trip, because the two directions may take unequal times."""
-    return (record.round_trip_s or 0.0) / 2
 
 
 @warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=several_nodes))
@@ -207,7 +203,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
-    """Return all features of the nodes' processors, if they are of one model."""
+    """Return all features of the nodes' processors; empty if the processors are of several models."""
     if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
     return frozenset(name for value in observed.values() for name in value.features)
@@ -440,7 +436,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _foreign_share(value: Activity) -> float:
-    """Return the share of a node's cores that foreign processes use; less than one core counts as none."""
+    """Return the share of a node's cores that foreign processes use; 0 if they use less than one core."""
     return value.heavy_cores / value.cores if value.cores and value.heavy_cores >= 0.9 else 0.0
 
 

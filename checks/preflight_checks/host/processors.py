@@ -100,8 +100,8 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
-    """Return the number of processes that may still start, the limit, its name and a command to show it; None if
-    unlimited.
+    """Return how many processes may still start, the limit, its name, and a command that shows it; None without a
+    limit.
     """
     found: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
@@ -217,7 +217,9 @@ def usable_cores(value: Limits) -> float | None:
 
 
 def restriction(value: Limits) -> str:
-    """Return, in words, the limit that confines a process to part of the machine; empty if there is none."""
+    """Return a description of the limit that confines a process to a part of the machine; empty without such a
+    limit.
+    """
     cores, online = usable_cores(value), value.online_cpus
     if cores is None or not online or cores >= online:
         return ""
@@ -362,7 +364,7 @@ FILES_BASE = 256
 
 
 def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of processes on one node that share memory (ranks and loader workers); 0 for a single rank."""
+    """Return the number of processes of one node that share memory (ranks and loader workers); 0 for a single rank."""
     users, claims = processes_of_node(job)
     # Gloo uses only sockets; other backends may use shared memory.
     sockets_only = backends(job)[0] == {"gloo"} and not workers_of_rank(job)[0]

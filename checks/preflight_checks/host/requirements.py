@@ -14,7 +14,7 @@ from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.probes.rdma import RdmaDevices, rdma
 
-#: Properties that one probe gives; if all of them are missing, it did not answer.
+#: Properties that one probe reports; if all of them are missing, the probe did not answer.
 _GPUS = ("gpus", "gpu", "driver")
 _RDMA = ("rdma",)
 _MACHINE = ("cpus", "memory", "kernel")
@@ -23,7 +23,7 @@ _SIZES = ("memory", "gpu-memory")
 
 
 def properties(record: NodeRecord, facts: Facts) -> dict[str, str]:
-    """Return the properties of a node by their names in `PROPERTIES`; one that is not known is absent."""
+    """Return the properties of a node by their names in `PROPERTIES`, without those that are unknown."""
     node = record.node.name
     found = {"python": record.python}
     for probe, read in _READERS:

@@ -57,16 +57,15 @@ _AT_ONCE, _STAGGER_S = 64, 0.05
 @memoize
 def bound_by(job: Job, fleet: Fleet, facts: Facts) -> dict[str, list[Endpoint]]:
     """Return the endpoints with a port that each node binds, by node name."""
-    found: dict[str, list[Endpoint]] = {}
-    for endpoint in _endpoints(job, fleet, facts):
-        node = _binder(job, fleet, facts, endpoint)
-        if node is not None and 0 < endpoint.port < 65536:
-            found.setdefault(node, []).append(endpoint)
-    return found
+    return grouped(
+        (node, endpoint)
+        for endpoint in _endpoints(job, fleet, facts)
+        if (node := _binder(job, fleet, facts, endpoint)) is not None and 0 < endpoint.port < 65536
+    )
 
 
 def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
-    """Return the endpoints in the job's files, and servers and trainers that only the nodes' environment lists."""
+    """Return the endpoints in the job's files, or the servers and trainers that only the nodes' environment lists."""
     listed, stated = endpoints_of(job, facts)
     return (*endpoints_on(job, fleet), *(() if stated else listed))
 
@@ -74,7 +73,7 @@ def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
     """Yield the endpoints that no node dialled, each with the reason.
 
-    There are none if all nodes are one machine, because the job's host names then mean nothing.
+    Yields nothing if all nodes are one machine, because the job's host names then mean nothing.
     """
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}
@@ -91,7 +90,7 @@ def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, 
 
 
 def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | None:
-    """Return the node that binds `endpoint`: by its name, else by the addresses that the nodes have themselves."""
+    """Return the node that binds `endpoint`, found by its name, else by the nodes' own addresses; None if unknown."""
     node = owner(fleet, endpoint)
     if node is None and endpoint.kind in ("store", "rendezvous"):
         node = fleet.master
@@ -111,14 +110,14 @@ def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | N
 @memoize
 def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
     """Return the nodes that have each address on an interface that is not loopback."""
-    found: dict[IPv4Address | IPv6Address | None, list[str]] = {}
-    for node, fact in facts.observed(interfaces).items():
-        for item in fact.interfaces:
-            for address in item.addresses if not item.loopback else ():
-                parsed = literal(address.address)
-                if parsed is not None:
-                    found.setdefault(parsed, []).append(node)
-    return found
+    return grouped(
+        (parsed, node)
+        for node, fact in facts.observed(interfaces).items()
+        for item in fact.interfaces
+        if not item.loopback
+        for address in item.addresses
+        if (parsed := literal(address.address)) is not None
+    )
 
 
 def label_of(endpoint: Endpoint) -> str:
@@ -313,7 +312,9 @@ def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[C
 
 
 def coverage(fleet: Fleet, facts: Facts) -> str:
-    """Return the note of a passing check: which pairs and ports were tried, also on nodes that were lost afterwards."""
+    """Return the note of a passing check: the pairs and ports that were tried, including those of nodes that were lost
+    afterwards.
+    """
     dialled_from = {seen.node for seen in facts.each(dial) if isinstance(seen.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)
@@ -325,7 +326,7 @@ def coverage(fleet: Fleet, facts: Facts) -> str:
 
 
 def _spread_note(facts: Facts) -> str:
-    """Return the part of the ephemeral range that was dialled, in words."""
+    """Return a description of the part of the ephemeral range that was dialled."""
     ports: dict[str, set[int]] = {}
     for cell in cells(facts):
         if cell.label == SPREAD:
@@ -352,15 +353,15 @@ def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield Request(probe_name(neighbours), node, {"ask": requested}, deadline_s=3.0)
 
 
-#: Results other than a failed connection: it worked, was slow, or was not tried.
+#: Results other than a failed connection: the connection worked, was slow, or was not tried.
 _NOT_FAILED = ("ok", "slow", "untried", "unbound")
 
 
 @dataclass(frozen=True, slots=True)
 class ArpConflict:
-    """An address of `node` that another machine, with these hardware addresses, answers for.
+    """An address of `node` for which another machine, with these hardware addresses, answers.
 
-    `other_node` is that machine if it is a node of the job; `owner_answers`: the node itself answers, too.
+    `other_node` is that machine if it is a node of the job. `owner_answers` is whether `node` itself answers, too.
     """
 
     node: str
@@ -372,7 +373,7 @@ class ArpConflict:
 
 
 def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
-    """Return the nodes' addresses that another machine answers for.
+    """Return the conflicts: addresses of nodes for which another machine answers.
 
     A hardware address that answers for several addresses belongs to a router or cloud (proxy ARP) and is ignored. If an
     IP address has only one known hardware address, it counts only if connections fail: a bond, a virtual function or a

@@ -40,11 +40,11 @@ _DEADLINE_S = 5.0
 SLOW, BEYOND_DOUBT = 4.0, 20.0
 #: From this number of nodes on, the median is the reference; with fewer, one bad node would lower it.
 MIN_NODES_FOR_MEDIAN = 8
-#: An outlier is this many deviations off (1.4826 MAD, the standard deviation of a normal distribution).
+#: An outlier is this many deviations away (1.4826 MAD, the standard deviation of a normal distribution).
 DEVIATIONS = 5.0
 #: Python on one core moves about 10 Gbit/s; no more is expected of a faster card, and only this share of it.
 MAX_EXPECTED_MBPS, OF_THE_CARD = 10_000, 8.0
-#: A card that carried this much more than its stated speed has another speed: tunnel drivers invent one.
+#: A card that carried this much more than its reported speed has another speed: tunnel drivers invent one.
 MAX_RATE_FACTOR = 1.25
 #: A link is late if even its shortest round trip exceeds the others' by this factor and this amount.
 LATE, LATE_S = 5.0, 0.001
@@ -93,7 +93,8 @@ class Measurement:
     def busy(self, kind: str) -> float:
         """Return the share of the measurement during which a process waited for a processor.
 
-        Lost datagrams and frames do not depend on it; those that found no buffer space are not counted as lost.
+        Lost datagrams and frames do not depend on the processor: those that found no buffer space are not counted as
+        lost.
         """
         share = {"slow": self.direction.busy, "late": self.quality.busy, "unsteady": self.quality.busy}.get(kind)
         return share or 0.0
@@ -208,9 +209,7 @@ def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> Fl
     share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
     rates = sorted(min(rate, cards.ceiling_mbps(item)) for item in first if (rate := item.rate_mbps) is not None)
     rate = _quantile(rates, 1 - share) if rates else None
-    deviation = 0.0
-    if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN:
-        deviation = deviation_from(rate, rates)
+    deviation = deviation_from(rate, rates) if rate is not None and nodes >= MIN_NODES_FOR_MEDIAN else 0.0
     least = sorted(item.quality.least_s for item in first)
     spread = sorted(item.quality.spread_s for item in first)
     return FleetValues(rate, deviation, _quantile(least, share), _quantile(spread, share), nodes)
@@ -221,15 +220,13 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
-    """Return the outliers of the first measurement, by direction."""
+    """Return the faults that the first measurement shows, by direction."""
     common, cards = values_and_cards(facts)
-    found: dict[Pair, tuple[str, ...]] = {}
-    for pair, several in seen.items():
-        if several[0].number == 1:
-            kinds = faults_in(several[0], common, cards)
-            if kinds:
-                found[pair] = kinds
-    return found
+    return {
+        pair: kinds
+        for pair, several in seen.items()
+        if several[0].number == 1 and (kinds := faults_in(several[0], common, cards))
+    }
 
 
 def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:
@@ -273,8 +270,8 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """Return the rate of the slower of two physical cards, up to what one process fills; None without physical
-        cards.
+        """Return the rate of the slower of two physical cards, up to what one process fills; None unless both cards are
+        physical.
         """
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
@@ -326,7 +323,9 @@ class JudgedDirection:
 
 @memoize
 def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
-    """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
+    """Return the judgement of every measured direction. Faults that a second measurement did not confirm are left
+    out.
+    """
     seen = measurements_of(facts)
     common, cards = values_and_cards(facts)
     found: list[JudgedDirection] = []
@@ -418,7 +417,7 @@ PROBES = (measure, listen, interfaces)
 
 
 def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
-    """Return whether a link was measured; if none was, yield why."""
+    """Return whether any link was measured; if none was, yield the reasons."""
     if len(fleet.nodes) < 2:
         yield not_applicable(subject, "the job has one node")
         return False
@@ -448,7 +447,8 @@ def find(
     is_bad: Callable[[JudgedDirection], bool],
     size: Callable[[JudgedDirection], float] | None = None,
 ) -> LinkFaults:
-    """Return the faults of these `kinds`, separated by order of magnitude of `size`, which points to different causes.
+    """Return the faults of these `kinds`, in groups of similar `size`, because another order of magnitude has another
+    cause.
 
     Inconclusive links count neither for nor against a node.
     """
@@ -482,7 +482,7 @@ def _groups(
 
 
 def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
-    """Yield `unknown` for outliers on busy nodes, and for those that could not be measured again in time."""
+    """Yield `unknown` for outliers on busy nodes, and for outliers that could not be measured again in time."""
     busy = [item for item in found.every if kind in item.inconclusive]
     if busy:
         look = max((item.measurements[-1] for item in busy), key=lambda look: look.busy(kind))

@@ -200,7 +200,7 @@ Addresses = dict[str, dict[str, Interface]]
 
 
 def _takes_another_path(cell: Cell[Target], dialled: dict[str, list[Interface]], observed: Addresses) -> bool:
-    """Return whether the connection left through an interface and network where no peer dials its node."""
+    """Return whether the connection left through an interface and network at which no peer dials this node."""
     used = observed.get(cell.source, {}).get(cell.result.source)
     usual = dialled.get(cell.source, [])
     if used is None or used.loopback or not usual or used in usual:
@@ -308,7 +308,7 @@ _MAX_PAIRS = 4
 
 
 def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
-    """Return groups shapes of one kind that fail in the same way on the same ports: one fault on several nodes."""
+    """Return the shapes in groups of one kind, whose ports and failures are the same: one fault on several nodes."""
     groups: dict[tuple[object, ...], list[Shape[Target]]] = {}
     pairs = sum(shape.kind == "pair" for shape in shapes)
     for index, shape in enumerate(shapes):
@@ -353,7 +353,7 @@ def _untried_verdicts(facts: Facts, grouped_results: DialEvidence) -> Iterator[V
 
 
 def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> str:
-    """Return the direction that is open between two nodes that cannot connect either way; empty if unknown."""
+    """Return which direction is open between two nodes if neither can connect to the other; empty if unknown."""
     shape = group[0]
     if len(group) > 1 or shape.kind != "pair" or not shape.mutual:
         return ""
@@ -412,7 +412,7 @@ def _sentence(group: Sequence[Shape[Target]]) -> str:
 
 
 def _ports(cells: Sequence[Cell[Target]]) -> str:
-    """Return the ports that fail, by number; ports that the kernel picked have their number only in the evidence."""
+    """Return the failing ports by number; ports that the kernel picked are only numbered in the evidence."""
     labels = sorted({cell.label for cell in cells} - set(_EPHEMERAL))
     if any(cell.label in _EPHEMERAL for cell in cells):
         labels.append("ports the kernel picks (ephemeral)")
@@ -430,7 +430,7 @@ def _detail(cells: Sequence[Cell[Target]]) -> str:
 
 
 def _closed_part(cells: Sequence[Cell[Target]]) -> str:
-    """Return the closed ports, if only a part of those across the ephemeral range is closed."""
+    """Return the closed ports if some, but not all, of those across the ephemeral range are closed."""
     across = [cell.result for cell in cells if cell.label == SPREAD]
     closed = sorted({port for result in across for port in result.closed_ports})
     open_ports = sorted({port for result in across for port in result.ports} - set(closed))

@@ -189,7 +189,7 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @memoize
 def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
-    """Return the nodes with an interface whose carrier changed between the two looks.
+    """Return the nodes with an interface that lost or found its carrier between the two readings of the counters.
 
     Interfaces that lead to no other machine do not count: those of containers come and go all the time.
     """
@@ -531,7 +531,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
-    """Return pairs of ports, by name if both nodes use the same names, else by order."""
+    """Return pairs of ports: by name if both nodes use the same names, else by position."""
     by_name = {port.name: port for port in there}
     same = [(port, by_name[port.name]) for port in here if port.name in by_name]
     pairs = same or list(zip(here, there, strict=False))
@@ -570,7 +570,7 @@ class Rail:
 
     @property
     def slow(self) -> bool | None:
-        """Return whether its writes are below the floor; None if unknown."""
+        """Return whether the writes are below the floor; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
 
@@ -638,7 +638,7 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
 
 
 def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
-    """Return the pairs that could not be measured or judged, by reason."""
+    """Return the pairs of ports that could not be measured or judged, by reason."""
     found: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):
         if isinstance(row.fact, Unavailable):
@@ -700,7 +700,9 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Return the ports that are slow with all of two partners or more, whose partners' ports are fast with others."""
+    """Return the ports that were slow with each of at least two partners, whose own ports are fast with other
+    partners.
+    """
     fast = {end for rail in good for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

@@ -85,7 +85,9 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """Return the interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo, virbr, else those."""
+    """Return the interfaces that NCCL considers without a filter: those named `ib*`; else all except docker, lo and
+    virbr; else those.
+    """
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:
@@ -198,7 +200,7 @@ DOWN, NO_CARRIER = "is down", "has no carrier"
 
 
 def unusable_reason(item: Interface, *, several: bool) -> str:
-    """Return why `item` reaches no other node, as a predicate; empty if nothing is known against it."""
+    """Return why `item` reaches no other node, as a predicate of a sentence; empty if no reason is known."""
     if not item.up:
         return DOWN
     if item.loopback:
@@ -213,12 +215,14 @@ def unusable_reason(item: Interface, *, several: bool) -> str:
 
 
 def is_tunnel(item: Interface) -> bool:
-    """Return whether `item` is a tunnel by its name."""
+    """Return whether the name of `item` is that of a tunnel."""
     return item.name.startswith(TUNNEL_PREFIXES)
 
 
 def nearest(name: str, interfaces: Sequence[Interface]) -> str:
-    """Return the interface with an address whose name is most similar to `name`; empty if none is similar."""
+    """Return the name of the interface, among those with an address, that is most similar to `name`; empty if none is
+    similar.
+    """
     names = [item.name for item in interfaces if item.addresses and not item.loopback]
     close = difflib.get_close_matches(name.lstrip("^="), names, 1, 0.5)
     return close[0] if close else ""
@@ -253,7 +257,7 @@ class Chosen:
 
 @memoize
 def chosen(job: Job, node: str, interfaces: Sequence[Interface]) -> Chosen | None:
-    """Return the choice of the job's filter on `node`; None without a filter or if it leaves nothing."""
+    """Return the choice of the job's filter on `node`; None without a filter, or if no interface passes it."""
     found = [f for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if (f := filter_of(job, name, node))]
     found.sort(key=lambda item: not is_read_by_job(job, item.variable))
     for item in found:
@@ -271,7 +275,7 @@ def has_filter(job: Job) -> bool:
 
 
 def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts, *, several: bool) -> Iterator[Verdict]:
-    """Yield the verdicts about one value of one variable on the nodes of `on`."""
+    """Yield the verdicts about one value of one filter variable, which is set on the nodes in `on`."""
     some = next(iter(on.values()))
     nothing: dict[str, tuple[Interface, ...]] = {}
     absent: dict[str, tuple[str, ...]] = {}
@@ -385,7 +389,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
 
 
 def _interface_in(observed: tuple[Interface, ...], networks: set[str]) -> str:
-    """Return the interface in a network that the filter chose on other nodes; empty if there is none."""
+    """Return the interface that is in a network of the filter's choice on other nodes; empty if there is none."""
     for item in observed:
         if not item.loopback and any(subnet(address) in networks for address in item.addresses):
             return item.name
@@ -441,7 +445,9 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
 
 def _value(seen: Environment, variable: str) -> tuple[str, str] | None:
-    """Return the value as its reader finds it, and its file: the environment comes first, then NCCL's files."""
+    """Return the value as its reader finds it, and its file: from the environment, else from NCCL's files in their
+    order.
+    """
     if variable in seen.variables:
         return seen.variables[variable], ""
     if variable in seen.digests:

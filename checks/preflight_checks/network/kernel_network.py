@@ -409,7 +409,7 @@ def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: Po
 
 
 def _as_written(endpoint: Endpoint) -> str:
-    """Return the port's claim as the user wrote it."""
+    """Return the port of the endpoint's claim as the user wrote it."""
     ports = [claim.spelling for claim in endpoint.claims if not claim.quantity.endswith("addr")]
     return ", ".join(dict.fromkeys(spelling for spelling in ports if spelling))
 
@@ -450,7 +450,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
 
 
 def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
-    """Return the ports that this job's smoke run may use freely; none if nodes are separate machines."""
+    """Return the free ports that the smoke run of this job may use; empty if the nodes are separate machines."""
     if not is_single_machine(fleet):
         return ()
     return tuple(
@@ -592,6 +592,6 @@ def _excludes(host: str, entry: str) -> bool:
 
 
 def _export_line(fleet: Fleet) -> Command:
-    """Return the line for the job script that excludes the nodes from the proxy, in addition to existing exclusions."""
+    """Return the line for the job script that exempts the nodes from the proxy, in addition to existing exemptions."""
     names = ",".join(node.name for node in fleet.nodes)
     return Command(f'export no_proxy="${{no_proxy:+$no_proxy,}}localhost,127.0.0.1,{names}"')

@@ -441,7 +441,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """Return the nodes where a name resolves differently from most nodes, with its meaning there."""
+    """Return the nodes where a name resolves differently from most nodes, each with what it means there."""
     found: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
@@ -524,7 +524,7 @@ _BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the values that several nodes share, with these nodes."""
+    """Return the values that several nodes share, each with these nodes."""
     holders = grouped((value, node) for node, value in values.items() if value)
     return {value: nodes for value, nodes in holders.items() if len(nodes) > 1}
 

@@ -93,7 +93,7 @@ class UsedInterface:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The claims that chose it."""
+        """The claims that select the interface."""
         return self.filter.claims if self.filter else ()
 
     @property
@@ -149,7 +149,7 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
 
 
 def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
-    """Return the interface in use of one node; `own` are the addresses of the node's own name. None if unknown."""
+    """Return the interface in use of one node; None if unknown. `own` holds the addresses of the node's own name."""
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -259,7 +259,7 @@ def _master_host(job: Job, fleet: Fleet) -> str:
 
 
 def _listeners(job: Job, fleet: Fleet) -> set[str]:
-    """Return the nodes that others connect to; their route to themselves is loopback and proves nothing."""
+    """Return the nodes that others connect to. Their route to themselves is loopback, which shows nothing."""
     found = {node.name for endpoint in store_endpoints(job) if (node := owner(fleet, endpoint)) is not None}
     return found or ({fleet.master.name} if fleet.master else set())
 
@@ -282,12 +282,11 @@ def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]
 
 
 def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
-    found: dict[str, Chosen] = {}
-    for node, fact in facts.observed(interfaces).items():
-        choice = chosen(job, node, fact.interfaces)
-        if choice is not None:
-            found[node] = choice
-    return found
+    return {
+        node: choice
+        for node, fact in facts.observed(interfaces).items()
+        if (choice := chosen(job, node, fact.interfaces)) is not None
+    }
 
 
 @warning_check("NIC002", "chosen-interface-not-on-route-to-master", plan=_plan_route)
@@ -650,7 +649,7 @@ def _reach(count: int) -> int:
 
 
 def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
-    """Return whether a route leaves through an interface that is not in use."""
+    """Return whether a route leaves through an interface other than the one in use."""
     names = {item.name for item in own.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
@@ -658,8 +657,8 @@ def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
 def _group_lost_routes(
     lost: Mapping[Pair, Route], requested: set[Pair]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield missing routes as (sources, destinations): first nodes that no other node has a route to, then node by
-    node.
+    """Yield the missing routes as (sources, destinations): first the nodes that no other node has a route to, then the
+    routes of each node.
     """
     remaining = set(lost)
     columns: dict[str, set[Pair]] = {}

@@ -25,12 +25,12 @@ def parse_metadata_dir_name(entry: str) -> tuple[str, str] | None:
 
 
 def version_of(*names: str) -> str:
-    """Return the version of the first of these distributions that is installed; empty if none is."""
+    """Return the version of the first of these distributions that is installed; empty if none is installed."""
     return first_of(names, versions())
 
 
 def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
-    """Return the version of the first of these in `versions()`; empty if there is none."""
+    """Return the version of the first of these names in `versions()`; empty if it has none of them."""
     return next((versions[name] for name in names if name in versions), "")
 
 
@@ -172,7 +172,9 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """Return the architectures that the framework has code for, such as `sm_80`; None if they are not recorded."""
+    """Return the architectures for which the framework contains code, such as `sm_80`; None if they are not
+    recorded.
+    """
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]
@@ -186,7 +188,8 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
 
 
 def _architectures_in(file: BinaryIO) -> list[str] | None:
-    """Return the first list of several architectures in a binary, else its only single one; None after `SEARCH_S`.
+    """Return the first list of several architectures in a binary, else its only single architecture; None after
+    `SEARCH_S`.
 
     The binary is read in pieces, because it has 30 MB, may be on a shared file system, and often has the list near the
     beginning.

@@ -51,7 +51,7 @@ def named_values(path: str, text: str) -> dict[str, str]:
 
 
 def _value_text(value: Any) -> str:
-    """Return the value as text, or nothing if it is neither a number nor a switch."""
+    """Return the value as text if it is a number or a switch; otherwise an empty string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -170,8 +170,8 @@ class Copy:
 class Copies:
     """The requested files, and the code in the working directory.
 
-    `code` are short hashes by relative name, empty if there are more than MAX_NAMED; `code_hash` covers all of it,
-    empty if the walk was cut off (`cut` is the reason) or there is nothing to walk.
+    `code` holds short hashes by relative name, and is empty if there are more than MAX_NAMED files. `code_hash` covers
+    all of the code; it is empty if the walk was cut off (`cut` is the reason) or found nothing.
     """
 
     directory: str
@@ -233,7 +233,7 @@ def _copy(name: str, places: Sequence[str]) -> Copy:
 
 
 def _code(directory: str) -> tuple[dict[str, str], str]:
-    """Return the short hashes by relative name, and the reason if the walk was cut off."""
+    """Return short hashes by relative name, and the reason if the walk was cut off; the reason is empty otherwise."""
     until = time.monotonic() + CODE_WITHIN_S
     listed: dict[str, str] = {}
     read = 0

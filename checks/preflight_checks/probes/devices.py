@@ -25,9 +25,9 @@ _TOOL_S = 2.0
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    """`nodes` are the character devices of the driver, `unlinked` those without a link below /dev/char.
+    """The device nodes: `nodes` are the driver's character devices, `unlinked` those without a link below /dev/char.
 
-    `cgroup_driver` is `systemd`, `cgroupfs` or empty if no container engine reports it; `engine` is the source. `cdi`
+    `cgroup_driver` is `systemd`, `cgroupfs`, or empty if no container engine reports it; `engine` is its source. `cdi`
     is whether an NVIDIA CDI specification exists, `container` whether this process is in a container.
     """
 
@@ -115,7 +115,7 @@ class Fabric:
 
 
 def fabric(params: dict[str, Any]) -> Fabric:
-    """Find switches by the driver's list or, without it, by PCI class; nothing more is queried if there are none."""
+    """Find switches in the driver's list or, without one, by PCI class. If there are none, nothing more is queried."""
     switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
         return Fabric(0)
@@ -272,7 +272,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Busy:
-    """A foreign process: how many cores it uses, or (`state` D) that it is stuck in the kernel."""
+    """A foreign process that uses cores, or (`state` D) is stuck in the kernel."""
 
     pid: int
     command: str
@@ -345,7 +345,7 @@ def _state(line: bytes) -> bytes:
 
 
 def belongs_to_check(pid: int, parent_of: Callable[[int], int], own_pid: int, agent: int) -> bool:
-    """Return whether a process is this one, its agent, a child of either, or an ancestor of the agent."""
+    """Return whether a process is this one or its agent, a child of either, or an ancestor of the agent."""
     for start, wanted in ((pid, (own_pid, agent)), (agent, (pid,))):
         at, steps = start, 0
         while at > 1 and steps < _MAX_DEPTH:

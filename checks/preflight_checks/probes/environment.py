@@ -108,7 +108,7 @@ def environment(params: dict[str, Any]) -> Environment:
 
 
 def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the values that may be shown, and the hashes of those that may not, by name."""
+    """Return the values that may be shown, and hashes of the values that may not, both by name."""
     shown: dict[str, str] = {}
     hidden: dict[str, str] = {}
     for name in sorted(environ):
@@ -191,8 +191,8 @@ def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _export_files(home: str | None) -> list[SettingsFile]:
-    """Return the exports of DeepSpeed's launcher beside its own list, from home and working directory; the later one
-    wins.
+    """Return the files that DeepSpeed's launcher exports in addition to its built-in list: the one in the home
+    directory, then the one in the working directory, which takes precedence.
     """
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
@@ -396,7 +396,9 @@ class ResolvedHost:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The resources of a node. None if unknown; sizes are bytes, `memory_bytes` the smaller of RAM and cgroup limit."""
+    """The resources of a node, None if unknown. Sizes are in bytes; `memory_bytes` is the smaller of RAM and cgroup
+    limit.
+    """
 
     hosts: list[ResolvedHost] = field(default_factory=list)
     memory_bytes: int | None = None
@@ -438,7 +440,7 @@ def _resolved_hosts(hosts: list[str]) -> list[ResolvedHost]:
 
 
 def is_own(address: str) -> bool:
-    """Return whether this node can bind `address`; loopback belongs to no node in particular."""
+    """Return whether this node can bind `address`; False for loopback, which every node can bind."""
     try:
         parsed = ipaddress.ip_address(address.split("%")[0])
     except ValueError:

@@ -87,7 +87,7 @@ def folder_state(params: dict[str, Any]) -> FolderState:
 
 
 def _nearest_existing(path: str) -> tuple[str, os.stat_result | None, tuple[str, str]]:
-    """Return the path or its nearest existing ancestor, and what blocks the rest."""
+    """Return the path or its nearest existing ancestor, and the problem that blocks the rest of the path."""
     at = path
     while True:
         try:
@@ -171,7 +171,7 @@ class Target:
 
 
 def quotas_of(mount: Mount) -> list[Quota]:
-    """Return the quotas of this user on a mount; empty if there are none, or they are unknown."""
+    """Return the quotas of this user on a mount; empty if there are none, or if they are unknown."""
     try:
         if mount.kind == "lustre":
             ran = run(["lfs", "quota", "-q", "-u", str(os.getuid()), mount.point], deadline_s=_TOOL_S)
@@ -185,7 +185,7 @@ def quotas_of(mount: Mount) -> list[Quota]:
 
 
 def targets_of(mount: Mount) -> list[Target]:
-    """Return the targets of a Lustre mount; empty for any other, or if they are unknown."""
+    """Return the targets of a Lustre mount; empty for other file systems, or if the targets are unknown."""
     if mount.kind != "lustre":
         return []
     try:
@@ -263,8 +263,8 @@ _TRUE = ("1", "on", "yes", "true")
 
 @dataclass(frozen=True)
 class Scratch:
-    """One such folder. `variable` is the variable that selected it, empty for a default; `instead` is the next usable
-    one of those that Python tries for temporary files, empty if there is none.
+    """One such folder. `variable` selected it, and is empty for a default. `instead` is the next usable folder that
+    Python tries for temporary files, empty if there is none.
     """
 
     what: str
@@ -286,7 +286,7 @@ def scratch(params: dict[str, Any]) -> Scratch:
 
 
 def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
-    """Return the variable that decides, and the folder."""
+    """Return the variable that selects the folder, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
         value = environment.get(name, "")
@@ -296,7 +296,7 @@ def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
 
 
 def can_hold_files(state: FolderState) -> bool:
-    """Return whether a temporary file can be made there; the folder must exist, because nothing creates it."""
+    """Return whether a temporary file can be made in the folder, which must exist because nothing creates it."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
     return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
@@ -357,7 +357,7 @@ def has_braces(text: str) -> bool:
 
 
 def expanded(text: str) -> list[str]:
-    """Return all expansions of a text with braces, at most MAX_NAMES; a text without braces expands to itself."""
+    """Return all brace expansions of a text, at most MAX_NAMES; a text without braces is its only expansion."""
     found: list[str] = []
     for name in _expand(text):
         if len(found) >= MAX_NAMES:
@@ -397,24 +397,23 @@ def _alternatives(inside: str) -> list[str] | None:
 
 
 def indexed(prefix: str) -> list[str]:
-    """Return the two files of an indexed data set that is named by its prefix (Megatron-LM's --data-path); empty if it
-    is not one.
+    """Return the two files of an indexed data set (Megatron-LM's --data-path) with this prefix; empty if there is
+    none.
     """
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
 
 def is_list(path: str) -> bool:
-    """Return whether a file lists others, by its name (Paddle's train.list)."""
+    """Return whether a file lists other files, judged by its name (Paddle's train.list)."""
     return path.endswith((".list", ".filelist", "file_list.txt", "filelist.txt"))
 
 
 def read_file_list(path: str) -> list[str] | None:
-    """Return the files that a list names, one a line, first word; relative ones as the reader finds them. None:
-    unreadable.
+    """Return the files that a list names: the first word of each line. None if the list cannot be read.
 
-    Readers resolve a name from the working directory; lists are often written for their own folder, so that is tried if
-    the first location does not exist.
+    Relative names are resolved as the reader does, from the working directory. Lists are often written for their own
+    folder, so that one is used if the first location does not exist.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -711,7 +710,9 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
 
 
 def _newest(folder: str) -> str:
-    """Return the folder of the newest checkpoint below `folder`, empty if `folder` is one itself. Raises OSError."""
+    """Return the folder of the newest checkpoint below `folder`; empty if `folder` is a checkpoint itself. Raises
+    OSError.
+    """
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text
@@ -725,7 +726,7 @@ def _first_word(path: str) -> str:
 
 
 def _pieces(folder: str) -> list[tuple[str, int, bool]]:
-    """Return name, size and whether it is a folder. Raises OSError."""
+    """Return, for each entry of the folder, its name, its size and whether it is a folder. Raises OSError."""
     found: list[tuple[str, int, bool]] = []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -53,7 +53,7 @@ class _Reader:
         return getattr(self.nvml, name)(*arguments)
 
     def get(self, field: str, read: Callable[[], Any]) -> Any:
-        """Report the value of `field`; None, without a report, if it is not available."""
+        """Report the value of `field` and return it. If it is not available, report nothing and return None."""
         try:
             value = read()
         except AttributeError:
@@ -141,7 +141,9 @@ def _memory(reader: _Reader, handle: Any) -> None:
 
 
 def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
-    """Return errors of one kind (0 corrected, 1 not), since the driver was loaded (0) or in total (1)."""
+    """Return the number of errors of one kind (0 corrected, 1 uncorrected) since the driver was loaded (0) or in total
+    (1).
+    """
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
@@ -160,8 +162,8 @@ def _clocks_and_power(reader: _Reader, handle: Any) -> None:
 
 
 def _clock_reasons(reader: _Reader, handle: Any) -> int:
-    """Return the reasons that hold in several samples: according to nvml.h a slowdown may appear for a moment at any
-    change.
+    """Return the reasons that hold in each of several samples, because a slowdown may appear for a moment at any change
+    (nvml.h).
     """
     held = ~0
     for turn in range(_CLOCK_LOOKS):
@@ -248,8 +250,9 @@ def pairs(nvml: Any, count: int, send: Send) -> None:
 
 
 def _recovery_action(reader: _Reader, handle: Any) -> int:
-    """nvml.h, NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: 0 for none, 1 to reset, 2 to reboot, 3 and 4 to drain. Drivers
-    from 565 on have it."""
+    """Return the action that the driver demands: 0 for none, 1 to reset, 2 to reboot, 3 and 4 to drain (nvml.h,
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). Drivers have it from version 565 on.
+    """
     field = reader.nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (answer,) = reader.call("nvmlDeviceGetFieldValues", handle, [field])
     if answer.nvmlReturn:
@@ -498,7 +501,7 @@ class Gpus:
 
 
 def gpus(params: dict[str, Any]) -> Gpus:
-    """Return every GPU of this node. A driver that does not work is a fact; a missing pynvml is not.
+    """Return every GPU of this node. A driver that does not work is reported as a fact.
 
     Raises ProbeUnavailable if pynvml was not sent along, or if this user may not query it.
     """
@@ -569,7 +572,7 @@ def _problem(pynvml: Any, error: Any) -> str:
 
 
 def _gpu(index: int, answers: TaskResult) -> Gpu:
-    """Return the device, as far as its process got."""
+    """Return the device from the reports of its process, which may be incomplete."""
     values = dict(answers.values)
     unread = values.pop("unread", {})
     known = {item.name for item in fields(Gpu)} - {"index", "processes", "unread", "took_s"}
@@ -585,7 +588,7 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
 
 
 def _busy() -> str:
-    """Return an explanation for a slow query on an overloaded machine."""
+    """Return an explanation for a slow query if the machine is overloaded; otherwise an empty string."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f" (the node is busy: load {load:.0f} on {cores} cores)" if load > 4 * cores else ""
 

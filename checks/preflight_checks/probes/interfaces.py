@@ -438,7 +438,7 @@ def _state(name: str) -> NicState:
 
 
 def _bond(folder: str) -> tuple[str, list[Member]]:
-    """Return the mode of a bond (`802.3ad`) and its members; empty for anything else."""
+    """Return the mode of a bond (`802.3ad`) and its members; both are empty for any other interface."""
     mode = read_text(os.path.join(folder, "bonding", "mode")).split(" ")[0]
     members: list[Member] = []
     for name in read_text(os.path.join(folder, "bonding", "slaves")).split():
@@ -471,7 +471,9 @@ def parse_driver(data: bytes) -> tuple[str, str]:
 
 
 def _effective(name: str, setting: str) -> int | None:
-    """Return the larger of the interface's own value and that of `all`, which is the kernel's rule."""
+    """Return the larger of the interface's own value and the value of `all`, which is the one that the kernel
+    applies.
+    """
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -500,7 +502,9 @@ def _policy_rules() -> int | None:
 
 
 def parse_rules(data: bytes) -> tuple[int, bool]:
-    """Return the number of rules in one netlink answer, and whether more follow. Raises OSError for a refusal."""
+    """Return the number of rules in one netlink answer, and whether more answers follow. Raises OSError for a
+    refusal.
+    """
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -574,7 +578,7 @@ def kernel_network(params: dict[str, Any]) -> KernelNetwork:
 
 
 def visible_network() -> KernelNetwork:
-    """Return the kernel's network settings; all of them unknown if /proc/sys/net cannot be read."""
+    """Return the kernel's network settings. All of them are unknown if /proc/sys/net cannot be read."""
     try:
         return kernel_network({})
     except ProbeUnavailable:

@@ -37,8 +37,8 @@ class TaskResult:
 def run_isolated(tasks: list[Task], deadline_s: float) -> list[TaskResult]:
     """Run all tasks at the same time, each in a fork, and read their reports until they end or the deadline passes.
 
-    A late task is killed and not waited for: one that is stuck in the kernel cannot end, and the agent adopts what is
-    left when this process ends. Raises OSError if no process can be started.
+    A late task is killed, but its end is not awaited: a task that is stuck in the kernel cannot end, and the agent
+    adopts it when this process ends. Raises OSError if no process can be started.
     """
     began = time.monotonic()
     running: dict[int, _Child] = {}

@@ -215,7 +215,7 @@ def _table() -> tuple[dict[int, Entry], int]:
 
 
 def _role(name: str) -> str:
-    """Return the role in the environment of a process of our own; the environment of others may not be read."""
+    """Return the role in the environment of one of our own processes; processes of other users may not be read."""
     for entry in text(name + "/environ").split("\0"):
         if entry.startswith(("TRAINING_ROLE=", "PADDLE_TRAINING_ROLE=", "DMLC_ROLE=")):
             return entry.partition("=")[2]
@@ -223,7 +223,7 @@ def _role(name: str) -> str:
 
 
 def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> tuple[str, str] | None:
-    """Classify a command line for a job: its kind and its name; None for anything else.
+    """Return the kind and the name of a process of a run, from its command line; None for any other process.
 
     An editor with train.py open is not a trainer: the program must be run by an interpreter.
     """
@@ -317,7 +317,7 @@ def _is_head(words: Sequence[str]) -> bool:
 
 
 def _listeners(ports: set[int]) -> dict[int, set[int]]:
-    """Return the processes that listen on these ports, among those whose descriptors we may read."""
+    """Return the processes that listen on these ports; processes whose descriptors may not be read are left out."""
     from preflight_checks.probes.ports import holders_of, vacant
 
     found: dict[int, set[int]] = {}
@@ -364,7 +364,7 @@ def _creator_pid(name: str) -> int:
 
 
 def _mapped_segments() -> set[str] | None:
-    """Return the names of segments that a process with readable maps still has mapped; None if out of time."""
+    """Return the names of the segments that any readable process has mapped; None if time ran out."""
     found: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
@@ -430,7 +430,7 @@ Line = Tuple[Optional[float], str]
 
 
 def kernel_log(params: dict[str, Any]) -> KernelLog:
-    """Return messages since boot, from the journal, else from the kernel's own buffer.
+    """Return the messages since boot, from the journal or else from the kernel's own buffer.
 
     Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
     """
@@ -445,7 +445,7 @@ def kernel_log(params: dict[str, Any]) -> KernelLog:
 
 
 def _journal() -> KernelLog:
-    # First check that any message of this boot is visible: finding no Xid in nothing means nothing.
+    # First check that any message of this boot is visible: an empty log does not prove that there is no Xid.
     if not _read_journal("--lines=1"):
         raise ProbeUnavailable("missing", "the journal has no kernel messages of this boot")
     now = time.time()
@@ -604,7 +604,7 @@ class SlurmPlans:
 
 
 def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
-    """Query Slurm's controller, from one node, about all of `params["nodes"]`.
+    """Query Slurm's controller about all of `params["nodes"]`, from one node.
 
     Raises ProbeUnavailable if there is no Slurm, or it does not answer.
     """
@@ -660,7 +660,7 @@ def _local_time(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class CloudEvents:
-    """The cloud's announced events for this machine: one line for each event, empty for none."""
+    """The events that the cloud announces for this machine, one line per event; empty without events."""
 
     events: list[str] = field(default_factory=list)
 

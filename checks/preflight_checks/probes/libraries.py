@@ -123,8 +123,8 @@ def cached() -> dict[str, str]:
 
 
 def locate(name: str, user: Dynamic | None) -> LibraryLookup:
-    """Return the file that the loader uses for `name` when a library with this dynamic section needs it, or a program
-    opens it by name (None).
+    """Return the file that the loader uses for `name` when a library with the dynamic section `user` needs it; with
+    None, when a program opens it by name.
     """
     steps: list[tuple[str, list[str]]] = []
     if user is not None and user.rpath and not user.runpath:
@@ -222,7 +222,7 @@ def driver_version(path: str) -> str:
 
 
 def driver_library() -> DriverLibrary:
-    """Load it in its own process; loading starts nothing on the GPU."""
+    """Load the user-space driver in a separate process. Loading it starts nothing on the GPU."""
     (result,) = run_isolated([_load_driver], LOAD_S)
     expected = locate(DRIVER, None)
     path = str(result.values.get("path", "")) or expected.path

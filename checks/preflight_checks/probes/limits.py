@@ -337,7 +337,9 @@ def _affinity() -> list[int]:
 
 
 def _exempt() -> bool:
-    """Return whether the kernel lets this user start processes beyond the limit: root, or with the capability."""
+    """Return whether the kernel lets this user start processes beyond the limit, because the user is root or has the
+    capability.
+    """
     if os.getuid() == 0:
         return True
     for line in read_text(PROC + "/self/status").splitlines():
@@ -486,8 +488,8 @@ class Folder:
             return []
 
     def setting(self, name: str) -> str | None:
-        """Return the content of a file, words separated by one blank; None if it is write-only: writing starts an
-        action.
+        """Return the content of a file, with words separated by one blank; None if it is write-only, because writing
+        starts an action.
         """
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)

@@ -112,9 +112,10 @@ def listen(params: dict[str, Any], emit: Callable[[dict[str, Any]], None]) -> Li
 
 
 def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] = frozenset()) -> list[socket.socket]:
-    """Return listeners on about `count` ports of the range, one near the upper end of each of as many equal parts.
+    """Return listeners on about `count` ports of the range: the range is divided into as many equal parts, and one port
+    near the upper end of each part is used.
 
-    A part without a free port near its end has none. No job is given a reserved port, so none is tried.
+    A part without a free port near its end has no listener. Reserved ports are not tried, because no job gets one.
     """
     found: list[socket.socket] = []
     if not ephemeral or count < 1:
@@ -153,7 +154,7 @@ def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
 
 
 def _datagrams() -> socket.socket | None:
-    """Return a socket for datagrams of both families; None if this node has none."""
+    """Return a socket for datagrams of both address families; None if this node has no such socket."""
     for family, anywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             found = socket.socket(family, socket.SOCK_DGRAM)
@@ -209,7 +210,7 @@ class _Server:
                 self._accept_connection(accepted, str(peer[0]))
 
     def _accept_connection(self, accepted: socket.socket, seen: str) -> None:
-        """Serve another connection; unauthenticated ones are dropped for it, the oldest first."""
+        """Serve another connection; the oldest unauthenticated connections are dropped to make room for it."""
         with self._lock:
             if self._connections >= MAX_CONNECTIONS:
                 accepted.close()
@@ -264,7 +265,7 @@ class _Server:
                 return
 
     def _execute(self, stream: socket.socket, words: dict[str, Any]) -> bool:
-        """Execute a command; return False when the connection is no longer needed."""
+        """Execute a command; return False when the connection can be closed."""
         what = words.get("do")
         if what in ("sink", "source"):
             self._transfers[str(words["id"])] = transfer(stream, str(what), words)
@@ -314,7 +315,7 @@ class _Server:
             train.arrived += 1
 
     def _send_train(self, id: bytes, words: dict[str, Any]) -> tuple[int, int]:
-        """Send a train back to the origin of the train with this id; returns the number of datagrams, and their size.
+        """Send a train back to the origin of the train with this id; return the number of datagrams and their size.
 
         Without a size each datagram fills one frame of the path MTU that this kernel knows.
         """
@@ -338,7 +339,7 @@ def count_overflow(datagrams: socket.socket) -> None:
 
 
 def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
-    """Return the overflow count in a datagram; `known` if it has none."""
+    """Return the overflow count in a datagram; `known` if the datagram carries none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:
             return int(struct.unpack_from("=I", data)[0])
@@ -355,7 +356,9 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Send every datagram whole (DF) and as large as the interface allows, ignoring the known path MTU."""
+    """Configure a socket to send every datagram whole (DF) and as large as the interface allows, whatever the known
+    path MTU is.
+    """
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -377,8 +380,8 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart; to the connected end without a target. Returns their
-    number.
+    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or, without one, to the connected end. Returns
+    the number of datagrams that were sent.
     """
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
@@ -404,10 +407,10 @@ def _id(words: dict[str, Any]) -> bytes:
 
 
 def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> dict[str, Any]:
-    """Receive (`sink`) or send (`source`) up to `bytes` for up to `seconds`; returns the result.
+    """Receive (`sink`) or send (`source`) up to `bytes` for up to `seconds`, and return the result.
 
-    A sink counts from the first received piece, which itself is not counted, to the last. Neither end uses the other's
-    end: on a slow path the last data arrive much later.
+    A sink counts the time from the first received piece, whose bytes it does not count, to the last piece. Each side
+    measures its own end: on a slow path the last data arrive much later than they were sent.
     """
     seconds = min(float(words["seconds"]), MAX_SECONDS)
     max_bytes = min(int(words["bytes"]), MAX_BYTES)
@@ -434,7 +437,9 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
 
 
 def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Send until the data or the time is used up: bytes that the kernel accepted, and the duration."""
+    """Send until all data is sent or time runs out; return the number of bytes that the kernel accepted, and the
+    duration.
+    """
     buffer = memoryview(bytearray(CHUNK))
     moved, began = 0, time.monotonic()
     while moved < max_bytes and time.monotonic() < until:
@@ -448,8 +453,8 @@ def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, flo
 
 
 def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Receive until the end or until shortly after `until`: bytes between the first and the last piece, and the
-    duration.
+    """Receive until the end of the data, or until shortly after `until`; return the number of bytes between the first
+    and the last piece, and the duration.
     """
     buffer = memoryview(bytearray(CHUNK))
     moved, first, last = 0, 0.0, 0.0

@@ -264,7 +264,7 @@ class _Link:
         )
 
     def _request_arrivals(self, id: bytes, sent: int) -> dict[str, Any]:
-        """Return the peer's count, once it is complete or has stopped growing: the peer may be busy."""
+        """Return the peer's count once it is complete or no longer grows, because the peer may be busy."""
         answer: dict[str, Any] = {}
         best, grown = -1, time.monotonic()
         while time.monotonic() - grown < _SETTLE_S:
@@ -277,7 +277,7 @@ class _Link:
         return answer
 
     def _bulk(self, out: Direction, back: Direction) -> tuple[Direction, Direction]:
-        """Return one stream each way, then several at once each way."""
+        """Measure one stream in each direction, then several at once in each direction, and return the results."""
         found: list[dict[str, Any]] = []
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
@@ -353,7 +353,7 @@ class _Counting:
                 return
 
     def final_count(self, expected: int) -> int:
-        """Return the count, once it is complete, or has not grown for a while."""
+        """Return the count once it is complete, or once it has not grown for a while."""
         best, grown = -1, time.monotonic()
         while self._count < expected and time.monotonic() - grown < _SETTLE_S:
             if self._count > best:

@@ -183,7 +183,7 @@ def waited_s() -> float | None:
 
 
 CONNECT_S = 2.0
-#: A busy node answers late; the kernel has accepted the connection by then.
+#: A busy node answers late, although its kernel has accepted the connection.
 GREET_S = 2.0
 BULK_S = 2.5
 #: This size exceeds every Ethernet frame (jumbo frames end at 9216 bytes), so several full frames go either way.
@@ -344,13 +344,7 @@ class _Dialling:
         return call.ended(failed[0].status if failed else "ok", detail=failed[0].detail if failed else "")
 
     def _exchange(
-        self,
-        call: _Attempt,
-        addresses: list[str],
-        port: int,
-        until: float,
-        token: str,
-        knock: tuple[int, str] | None,
+        self, call: _Attempt, addresses: list[str], port: int, until: float, token: str, knock: tuple[int, str] | None
     ) -> Target:
         stream = call.connect(addresses, port, until)
         if stream is None:
@@ -370,7 +364,7 @@ class _Dialling:
                 self._payloads.release()
 
     def _send(self, call: _Attempt, stream: socket.socket, port: int, token: str) -> Target:
-        """Send the large message; if it does not arrive, growing ones on a separate connection."""
+        """Send the large message; if it does not arrive, send messages of growing size on a separate connection."""
         end = min(self._until, time.monotonic() + self._bulk_s)
         try:
             rest = send_payload(stream, self._bulk_bytes, end)
@@ -390,8 +384,8 @@ class _Dialling:
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
     def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
-        """Return the sizes of the largest acknowledged message and of the first lost one; 0 if none is lost by its
-        size.
+        """Return the size of the largest acknowledged message and of the first lost one; 0 for the latter if no message
+        is lost because of its size.
         """
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
@@ -510,7 +504,7 @@ class _Attempt:
         return None
 
     def greet(self, stream: socket.socket, token: str, until: float) -> bool:
-        """Exchange the token. Return False if the peer is not ours; `detail` is then what it sent instead."""
+        """Exchange the token. Return False if the peer is not ours; `detail` then holds what it sent instead."""
         stream.settimeout(max(0.3, until - time.monotonic()))
         try:
             self.seen_as = exchange_hello(stream, token)
@@ -534,7 +528,7 @@ class _Attempt:
 
 
 def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> tuple[str, str] | None:
-    """Connect; return a failure as status and detail.
+    """Connect; if that fails, return the failure as status and detail.
 
     An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
     ICMP message, unless the kernel gave up asking for the hardware address.
@@ -578,8 +572,8 @@ _STATUS = {
 def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float = PROGRESS_TIMEOUT_S) -> int | None:
     """Send a payload of `size` bytes and wait for its acknowledgement.
 
-    None if it arrived; else the number of bytes that the other side's kernel accepted before the time ran out, where 0
-    also means a transfer that stopped moving `STALL_S` ago.
+    Returns None if it arrived; otherwise the number of bytes that the other side's kernel accepted before time ran out,
+    where 0 also stands for a transfer that stopped moving `STALL_S` ago.
     """
     data = FRAME.pack(PAYLOAD, size) + b"\0" * size
     stream.setblocking(False)

@@ -177,7 +177,7 @@ _LOGIND = ("KillUserProcesses", "RemoveIPC")
 
 
 def logind_settings(etc: str) -> dict[str, str]:
-    """Return the two settings of systemd-logind if they are configured; otherwise its defaults apply."""
+    """Return the two settings of systemd-logind that are configured; for others its defaults apply."""
     found: dict[str, str] = {}
     drop_ins = [f"{etc}/systemd/logind.conf.d/{name}" for name in list_folder(etc + "/systemd/logind.conf.d")]
     for path in [etc + "/systemd/logind.conf", *sorted(drop_ins)]:
@@ -288,7 +288,7 @@ class Clock:
     """The state of this clock's synchronisation.
 
     `synchronised` is None if the kernel may not be queried (`problem` is the reason). `daemons` are the visible time
-    daemons; `daemon_says` is chronyd's status.
+    daemons; `daemon_says` is the status that chronyd reports.
     """
 
     synchronised: bool | None = None
@@ -338,12 +338,12 @@ def parse_timex(data: bytes) -> bool:
 
 
 def leap_status(text: str) -> str:
-    """Parse the leap status in the output of `chronyc tracking`; empty if there is none."""
+    """Parse the leap status in the output of `chronyc tracking`; empty if the output has none."""
     leap = re.search(r"^Leap status\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
     return leap.group(1) if leap else ""
 
 
 def running_daemons() -> list[str]:
-    """Return the time daemons among the visible processes; in a container that is seldom all of them."""
+    """Return the time daemons among the visible processes. In a container, not all daemons are visible."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
     return sorted(_FULL_NAMES.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -65,7 +65,7 @@ def resolve(params: dict[str, Any]) -> Lookup:
 
 
 def first_bindable(addresses: list[str]) -> str:
-    """Return the first of these addresses that this node can bind; empty if it can bind none."""
+    """Return the first of these addresses that this node can bind; empty if it cannot bind any of them."""
     for text in addresses:
         family = socket.AF_INET6 if ":" in text else socket.AF_INET
         try:
@@ -86,7 +86,7 @@ def resolve_many(params: dict[str, Any]) -> Lookups:
 
 
 def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
-    """Return the addresses of each of these names, in this order, all at the same time and within `limit_s` seconds."""
+    """Return the lookups of these names in this order, all made at the same time and within `limit_s` seconds."""
     ends = time.monotonic() + limit_s + 0.5
     found: dict[str, Lookup] = {}
     remaining = list(reversed(names))
@@ -120,7 +120,7 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
-    """Return the addresses that /etc/hosts gives these names, in file order."""
+    """Return the addresses that /etc/hosts gives to these names, in the order of the file."""
     wanted = {name.lower(): name for name in names}
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -133,7 +133,9 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
 
 
 def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
-    """Return the result of `read`, or `otherwise` if it is late; it continues in a thread that is not awaited."""
+    """Return the result of `read`, or `otherwise` if it is late; `read` then continues in a thread that nothing waits
+    for.
+    """
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()

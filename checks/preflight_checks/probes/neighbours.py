@@ -114,8 +114,8 @@ def _table() -> list[Neighbour]:
 
 
 def parse_neighbours(data: bytes) -> tuple[list[tuple[int, str, str]], bool]:
-    """Parse netlink's answer: interface index, address and hardware address of each resolved entry; and whether it
-    ends.
+    """Parse an answer of netlink: interface index, address and hardware address of each resolved entry, and whether it
+    is the last answer.
     """
     found: list[tuple[int, str, str]] = []
     at = 0
@@ -163,7 +163,9 @@ def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -
 
 
 def _request(name: str, hardware: str, own: str, wanted: list[str]) -> dict[str, list[str]]:
-    """Return the responders for these addresses on one interface: an ARP request each, and all the answers to it."""
+    """Send an ARP request for each of these addresses on one interface, and return all machines that respond to
+    each.
+    """
     found: dict[str, list[str]] = {address: [] for address in wanted}
     me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:

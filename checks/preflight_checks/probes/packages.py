@@ -83,9 +83,10 @@ MAX_NAMES = 200
 
 @dataclass(frozen=True)
 class Importable:
-    """The names that were found, and for each that was not, the installed distribution that claims to provide it.
+    """The names that the import system finds, and for each other name the installed distribution that claims to provide
+    it.
 
-    `undecided` has the reason for each name about which the import system could not tell.
+    `undecided` holds, by name, why the import system could not decide.
     """
 
     executable: str
@@ -239,7 +240,7 @@ def _kind() -> str:
 
 
 def _source(folder: str) -> Source | None:
-    """Parse direct_url.json (PEP 610); None for a distribution from an index."""
+    """Parse direct_url.json (PEP 610); return None for a distribution from an index."""
     try:
         document = json.loads(read_text(os.path.join(folder, "direct_url.json")))
     except ValueError:
@@ -257,8 +258,8 @@ def _source(folder: str) -> Source | None:
 
 
 def commit_of(folder: str) -> str:
-    """Return the commit that is checked out in `folder` or above it, read from .git without running git; empty without
-    one.
+    """Return the commit that is checked out in `folder` or above it, read from .git without running git; empty if there
+    is no checkout.
     """
     here = os.path.abspath(folder)
     while True:

@@ -49,8 +49,8 @@ class PortState:
 def bindable(params: dict[str, Any]) -> PortState:
     """Bind and listen on `params["port"]` as the launcher would, and release it at once.
 
-    Without `host` this works like torch's store: with SO_REUSEADDR on the IPv6 wildcard for both families, else on the
-    IPv4 wildcard. With `host` (an address, as parameter servers bind) only on that.
+    Without `host`, this works like torch's store: it binds with SO_REUSEADDR the IPv6 wildcard for both families, else
+    the IPv4 wildcard. With `host` (an address, as parameter servers bind), it binds only that address.
     """
     port, host = int(params["port"]), str(params.get("host") or "")
     if not 0 < port < 65536:
@@ -68,7 +68,7 @@ _PROBLEMS = {errno.EADDRINUSE: "in-use", errno.EADDRNOTAVAIL: "not-local", errno
 
 
 def bind(host: str, port: int) -> None:
-    """Listen there briefly, as `bindable` does. Raises OSError."""
+    """Listen briefly on the port, as `bindable` does. Raises OSError."""
     if host:
         found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)[0]
         bound(found[0], found[4]).close()
@@ -101,7 +101,7 @@ def vacant(port: int) -> bool:
 
 
 def bound(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
-    """Return a listening socket on `address`; with `both` an IPv6 one that also takes IPv4. Raises OSError."""
+    """Return a listening socket on `address`; with `both`, an IPv6 socket that also accepts IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -149,7 +149,7 @@ def _address(text: str) -> str:
 
 
 def listens(port: int) -> bool:
-    """Return whether a socket of this network namespace listens on the port; asking does not connect to it."""
+    """Return whether a socket of this network namespace listens on the port. The test makes no connection."""
     return any(row.state == _LISTEN for row in _rows_of(port))
 
 
@@ -249,7 +249,9 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Return ports below the ephemeral range; if these are few, all outside it, else all; without reserved ones."""
+    """Return ports below the ephemeral range; if these are few, all ports outside it, else all ports. Reserved ports
+    are left out.
+    """
     kept = set(parse_port_list(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1

@@ -270,7 +270,7 @@ CONNECT_S = 1.5
 #: The time that the listener waits for its process to listen.
 START_S = 1.5
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-#: Messages of perftest that say nothing about the link: the two processes could not talk over TCP.
+#: Messages of perftest that show nothing about the link: the two processes could not communicate over TCP.
 _NOT_CONNECTED = (
     "Couldn't connect",
     "Unable to init the socket connection",
@@ -283,7 +283,7 @@ _NOT_CONNECTED = (
 class RailSpeed:
     """One pair of ports. `gbps` is the average of the writes in Gbit/s, `latency_us` that of small ones (of one pair).
 
-    `problem` is why there is no figure.
+    `problem` is the reason if there are no figures.
     """
 
     device: str
@@ -358,7 +358,7 @@ def _run(
     there: tuple[str, int, int],
     parse: Callable[[str], float | None],
 ) -> tuple[float | None, str]:
-    """Return one run of one tool: its figure, or the problem."""
+    """Run one tool once; return the figure that it measured, or the problem."""
     answer = command(stream, do="perftest", tool=name, device=there[0], port=there[1], gid=there[2])
     if answer.get("error"):
         return None, "the peer: {}".format(answer["error"])
@@ -383,9 +383,10 @@ def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
 
 
 def serve(words: dict[str, Any]) -> dict[str, Any]:
-    """Start the waiting process of one run, for the listener; answers the port it listens on, or an error.
+    """Start the waiting process of one run, for the listener; return the port on which the process listens, or an
+    error.
 
-    It ends by itself after the run, and is ended after `SERVE_S`.
+    The process ends by itself after the run, and is killed after `SERVE_S`.
     """
     name, device = str(words["tool"]), str(words["device"])
     if name not in _OPTIONS or not _NAME.fullmatch(device):
@@ -414,7 +415,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_bandwidth(output: str) -> float | None:
-    """Return the average in Gbit/s in the table that `ib_write_bw` prints; None without one."""
+    """Return the average in Gbit/s in the table that `ib_write_bw` prints; None if there is no table."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("BW average") and index < len(values):
@@ -425,7 +426,7 @@ def parse_bandwidth(output: str) -> float | None:
 
 
 def parse_latency(output: str) -> float | None:
-    """Return the typical latency in microseconds in the table that `ib_write_lat` prints; None without one."""
+    """Return the typical latency in microseconds in the table that `ib_write_lat` prints; None if there is no table."""
     heading, values = _table(output)
     for index, title in enumerate(heading):
         if title.startswith("t_typical") and index < len(values):

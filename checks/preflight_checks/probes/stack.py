@@ -121,7 +121,7 @@ def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
 
 
 def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, str]) -> LibraryLookup | None:
-    """Return the file that the framework uses for cuDNN or NCCL; None if it does not load one, or that is unknown."""
+    """Return the file that the framework uses for cuDNN or NCCL; None if it loads none, or if that is unknown."""
     for place in _USERS.get(framework, ()):
         path = os.path.join(folder, place)
         if not os.path.isfile(path):
@@ -158,7 +158,9 @@ def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLoo
 
 
 def _toolkit() -> Toolkit | None:
-    """Search in the order of torch.utils.cpp_extension: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
+    """Return the CUDA compiler, searched for as torch.utils.cpp_extension does: CUDA_HOME, CUDA_PATH, nvcc on PATH,
+    /usr/local/cuda.
+    """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
         nvcc = shutil.which("nvcc")
@@ -209,7 +211,7 @@ def _horovod() -> HorovodBuild | None:
 
 
 def marks(path: str, wanted: dict[bytes, str]) -> list[str]:
-    """Return the names of those byte strings that a file contains."""
+    """Return the names of those of the `wanted` byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)

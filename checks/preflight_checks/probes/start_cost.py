@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ReadCost:
-    """The time that reading part of a package took. `cut`: the time ran out before all of it was read.
+    """The time that reading a part of a package took. `cut` is whether time ran out before all of the part was read.
 
     `load_per_core` is the load average of the last minute over the cores, None if unknown.
     """
@@ -71,7 +71,7 @@ def _load() -> float | None:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Yield modules near the top of the package, which every import reads, and libraries."""
+    """Yield the modules near the top of the package, which every import reads, and its libraries."""
     waiting: list[str] = [folder]
     seen = 0
     while waiting and seen < 200:

@@ -39,7 +39,7 @@ class VariableValue:
 
 
 def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
-    """Return the value that the job's files give a variable; None if there is none or it depends."""
+    """Return the value that the job's files give a variable; None if they give none, or if it depends on the run."""
     found: dict[str, list[Claim]] = {}
     for scope in scopes(job):
         for claim in job.setting(f"env.{name}", replace(scope, node=node)):
@@ -66,7 +66,7 @@ class Demand:
 
 
 def demand(job: Job) -> Demand | None:
-    """Return the job's demand for RDMA; None if it certainly uses none."""
+    """Return the job's demand for RDMA; None if the job certainly does not use RDMA."""
     names, claims = backends(job)
     nccl = tuple(claim for claim in claims if "nccl" in names and claim.quantity == "backend")
     off = variable_value(job, "NCCL_IB_DISABLE")
@@ -115,7 +115,7 @@ class HcaFilter:
 
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
-        """Each name with its port; 0 for any."""
+        """Each name of the filter with its port; the port is 0 if any port matches."""
         found: list[tuple[str, int]] = []
         for text in _expanded(self.value.lstrip("^").lstrip("=")):
             name, _, port = text.partition(":")
@@ -136,7 +136,7 @@ class HcaFilter:
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
     def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the names in it that match no device."""
+        """Return the names in the filter that match no device."""
         if self.excludes:
             return ()
         names = (*devices, *(interfaces if self.variable == "UCX_NET_DEVICES" else ()), "all")
@@ -224,7 +224,7 @@ def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
-    """Yield the verdicts if nothing can be judged; empty if the check applies."""
+    """Yield the verdicts that replace the check if nothing can be judged; empty if the check applies."""
     if applies(job, fleet) is None:
         yield not_applicable(subject, "the job uses no RDMA, or one machine")
         return
@@ -441,11 +441,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         if facts.observed(rdma) and not any(usable.values()):
             yield not_applicable("RDMA of the ranks", "no node has an active RDMA device")
         return
-    faults: dict[str, list[str]] = {}
-    for node, access in on.items():
-        fault = _access_fault(access, usable[node])
-        if fault:
-            faults.setdefault(fault, []).append(node)
+    faults = grouped((fault, node) for node, access in on.items() if (fault := _access_fault(access, usable[node])))
     fine = len(on) - sum(len(nodes) for nodes in faults.values())
     for fault, nodes in faults.items():
         certain = bool(fine) or wanted.strict
@@ -470,7 +466,7 @@ _COMMAND = "ls -l /dev/infiniband; ldconfig -p | grep ibverbs"
 
 
 def _access_fault(access: RdmaAccess, cards: int) -> str:
-    """Return the obstacle of a rank as a predicate; empty if there is none."""
+    """Return what prevents a rank from using RDMA, as a predicate of a sentence; empty if nothing does."""
     if not access.nodes:
         return "has no device node in /dev/infiniband, though the node has active cards"
     if len(access.refused) == len(access.nodes):

@@ -263,7 +263,7 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _devices_by_memory_node(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
-    """Return the usable devices by memory node."""
+    """Return the names of the usable devices, by the number of their memory node."""
     found: dict[int, list[str]] = {}
     for port in ports:
         place = fact.numa.get(port.device.pci, -1)
@@ -293,12 +293,12 @@ class ChosenGid:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether other nodes can answer it over any network: version 2 and routable."""
+        """Return whether nodes on any network can answer the GID: it is of version 2 and routable."""
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
     def better(self) -> Gid | None:
-        """A usable entry of the port's table; None if it has none."""
+        """A usable entry of the port's table; None if the table has none."""
         return next((gid for gid in self.port.port.gids if gid.version == 2 and family(gid) != "link-local"), None)
 
     @property
@@ -340,7 +340,7 @@ def automatic(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2
 
 
 def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ...]]:
-    """Return the variable that names the index, the index (None: automatic), and the claims."""
+    """Return the variable that selects the index, the index (None if NCCL chooses it), and the claims."""
     names, _claims = backends(job)
     variable = "NCCL_IB_GID_INDEX" if "nccl" in names else "UCX_IB_GID_INDEX"
     found = variable_value(job, variable, node)

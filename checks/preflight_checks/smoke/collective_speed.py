@@ -138,7 +138,9 @@ def _exchanging(window: Window) -> float | None:
 
 
 def _waited_share(report: RankReport) -> float:
-    """Return the share of time that the rank waited for a processor that others used; the smaller of its windows."""
+    """Return the share of time that the rank waited for a processor used by others, in the window where it is
+    smaller.
+    """
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
 
@@ -221,7 +223,7 @@ def unequal_work(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, ...]:
 
 
 def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
-    """Yield sizes of a step that the linted files set differently for different nodes."""
+    """Yield the claims of sizes of a step that the linted files set differently for different nodes."""
     for quantity in _QUANTITIES:
         for scope in scopes(job):
             stated = {
@@ -496,7 +498,7 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
 
 
 def _node_fabric(job: Job, facts: Facts) -> Fabric:
-    """Return NVLink, by the links of the GPU with the fewest."""
+    """Return NVLink as the fabric, measured by the links of the GPU that has the fewest."""
     devices = gpus_of(job, facts)
     weakest, peak = "", 0.0
     for item in devices:
@@ -512,8 +514,8 @@ def _node_fabric(job: Job, facts: Facts) -> Fabric:
 
 
 def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """Return the ports in NCCL's log, by the rate that each reports; a rank uses one of them, so at most one for each
-    rank.
+    """Return the ports in NCCL's log as the fabric, by the rate that each port reports. Each rank uses one port, so at
+    most one port per rank counts.
     """
     ports = ports_by_node(job, facts)
     found: list[tuple[float, str, str]] = []
@@ -533,7 +535,7 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
 
 
 def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """Return the physical interfaces in NCCL's log, by the speed that each reports."""
+    """Return the physical interfaces in NCCL's log as the fabric, by the speed that each reports."""
     found: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))

@@ -144,7 +144,9 @@ def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: A
 
 
 def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
-    """With a backup worker, a lost worker is not named during the run, which continues without it."""
+    """Return the verdict for a run with a backup worker: the run does not name a lost worker, but continues
+    without it.
+    """
     replacements = [
         e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == found.rank
     ]
@@ -189,7 +191,9 @@ def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
 
 
 def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
-    """Return how often each rank entered a collective last, at least this many seconds after the one before it."""
+    """Return how often each rank was the last to enter a collective, at least this many seconds after the previous
+    rank.
+    """
     entered: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
@@ -204,7 +208,9 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
-    """Return the delay according to the waiting times of servers and workers."""
+    """Return, in words, how long others waited for the fault's target; empty if the waiting times do not show the
+    delay.
+    """
     if found.role == "worker":
         waited: dict[int, float] = {}
         for _, server in run.servers:
@@ -288,7 +294,7 @@ def _lasted_s(run: SmokeRun) -> float:
 
 
 def _extent(run: SmokeRun) -> dict[str, object]:
-    """Return how far a trial goes: beyond the phase of the hang, because a shorter trial shows nothing about it."""
+    """Return how far a trial goes: past the phase of the hang, because a shorter trial would show nothing about it."""
     phase = run.culprit.phase if run.culprit is not None else ""
     if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
         return {"steps": run.records[0].request.params.get("steps", STEPS)}
@@ -297,7 +303,7 @@ def _extent(run: SmokeRun) -> dict[str, object]:
 
 
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
-    """Return the result of each tried group: passed, hung, or unknown if it did not start or did not end."""
+    """Return the result of each tried group: whether it passed; None if the trial did not start or did not end."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
     for seen in facts.each(run_rank):
         if seen.asked.group.startswith(_prefix(job)):
@@ -454,7 +460,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
 
 
 def _undecided_nodes(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
-    """Return the unnamed nodes of an unexplained hang that completed nothing."""
+    """Return the unnamed nodes of an unexplained hang that completed no trial."""
     if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
         return ()
     every = dict.fromkeys(record.request.node for record in run.records)

@@ -137,7 +137,7 @@ def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
 
 
 def _card(node: str, gpu: GpuReport) -> str:
-    """Return the card, by its unique name, else by its address on the node; empty if both are unknown."""
+    """Return the identity of the card: its unique name, else its address on the node; empty if both are unknown."""
     return gpu.state.uuid or (f"{node} {gpu.pci}" if gpu.pci else "")
 
 
@@ -205,7 +205,7 @@ def _judge(
 
 
 def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
-    """Return why figures below the floor do not blame the card; empty if they do."""
+    """Return why figures below the floor are not the card's fault; empty if they are."""
     gpu = item.gpu
     figures = _format_speeds([entry.speed for entry in below])
     if item.sharing > 1:

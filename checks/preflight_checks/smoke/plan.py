@@ -55,7 +55,7 @@ _MICROBATCHES = ("pipeline_micro_batches", "gradient_accumulation_steps")
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Stages and microbatches of the pipeline in a smoke run. `reason` explains why there is none, for display.
+    """Stages and microbatches of the pipeline in a smoke run. `reason` says why the run has no pipeline, for display.
 
     The schedule is 1F1B, the default of Megatron-LM, DeepSpeed and Fleet.
     """
@@ -104,8 +104,8 @@ DEADLINE_S = 60.0
 class MeetingPoint:
     """The endpoint where the ranks meet, and its origin.
 
-    `source` tells, for display, whether the endpoint is the job's own or a substitute. With `any_port`, each run picks
-    a new free port.
+    `source` says, for display, whether the endpoint is the job's own or a substitute. With `any_port`, each run picks a
+    new free port.
     """
 
     host: str
@@ -124,8 +124,8 @@ class MeetingPoint:
 class Plan:
     """The plan of the smoke run of a job.
 
-    `reason` explains why there is none; `sharding` holds the claims that shard the model over ranks, `pipeline` the
-    plan of pipeline stages, `backend` what all ranks communicate over.
+    `reason` says why the job has no smoke run. `sharding` holds the claims that shard the model over ranks, `pipeline`
+    the plan of pipeline stages, `backend` what all ranks communicate over.
     """
 
     ranks_per_node: int
@@ -138,14 +138,9 @@ class Plan:
     backend: Backend = field(default_factory=Backend)
 
 
-def is_parameter_server(job: Job) -> bool:
-    """Return whether any launch of the job starts parameter servers."""
-    return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job))
-
-
 def not_planned(job: Job, fleet: Fleet) -> str:
     """Return why no collective smoke run is possible for this job; empty if one is."""
-    if is_parameter_server(job):
+    if any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job)):
         return "the job runs parameter servers, which have a separate run"
     if not fleet.nodes:
         return "the job has no known nodes"
@@ -166,7 +161,7 @@ def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
 
 @requests_for(run_rank)
 def plan_smoke(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Make one request per rank, in one group, on every node of the job: a smaller world would be a different job."""
+    """Yield one request per rank, in one group, on every node of the job: a smaller world would be a different job."""
     if not_planned(job, fleet):
         return
     plan = plan_of(job, fleet, facts)
@@ -253,7 +248,7 @@ def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
 
 
 def _port(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint | None) -> tuple[int, str, bool]:
-    """Return the port that the files name; else a free one if all nodes are one machine; else the default."""
+    """Return the port that the files name; else a free port if all nodes are one machine, else the default port."""
     given = endpoint.port if endpoint is not None else 0
     named = endpoint is not None and endpoint.named
     free = free_ports_of(job, fleet, facts) if not (given and named) else ()
@@ -338,7 +333,7 @@ def observed(culprit: Culprit) -> str:
 
 
 def details(run: GroupRun, culprit: Culprit, fact: str) -> Iterator[Evidence]:
-    """Yield the culprit's stack, else its last output. Without a culprit, yield the first member's stack."""
+    """Yield the culprit's stack, else its last output; without a culprit, the stack of the first member."""
     wanted = culprit.rank if culprit.rank is not None else min(member.rank for member in run.members)
     view = build_views(run.members, run.events, run.records, began_s=0.0)[wanted]
     if view.stacks.strip():
@@ -408,7 +403,7 @@ def run_of(job: Job, facts: Facts) -> SmokeRun:
 
 
 def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
-    """Return the verdict if there was no smoke run, else None."""
+    """Return the verdict if there was no smoke run; None if there was one."""
     reason = not_planned(job, fleet)
     if reason:
         return not_applicable("smoke run", reason)
@@ -420,7 +415,7 @@ def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
 
 
 def none_started(subject: str, kind: str, run: GroupRun) -> Verdict | None:
-    """Return the verdict if no process of a run could start, else None; `kind` is `rank` or `process`."""
+    """Return the verdict if no process of a run could start; None if any did. `kind` is `rank` or `process`."""
     kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
     if not kinds <= {"context", "missing"}:
         return None
@@ -441,7 +436,7 @@ def obstacles(run: GroupRun) -> dict[str, str]:
 
 
 def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
-    """Return the verdict of result checks if some ranks have no result, else None."""
+    """Return the verdict of result checks if some ranks have no result; None if all have one."""
     early = missing_run(job, fleet, run)
     if early is not None and not early.required:
         return early
@@ -451,7 +446,7 @@ def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
 
 
 def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, SmokeRun | None]:
-    """Return the run of the job if ranks have results; otherwise yield why there are none, and return None.
+    """Return the run of the job if ranks have results; otherwise yield the reason and return None.
 
     run = yield from complete_run(job, fleet, facts)
     if run is None:

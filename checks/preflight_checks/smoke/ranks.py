@@ -68,7 +68,7 @@ def with_injected_fault(
 
 
 def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
-    """Return the index of the request that the fault targets; None if there is none."""
+    """Return the index of the request that the fault targets; None if the run has no such process."""
     role = fault.role or next((role for role in _DEFAULT_TARGETS if role in roles), "")
     places = [place for place, here in enumerate(roles) if here == role]
     index = len(places) - 1 if fault.index is None else fault.index
@@ -76,7 +76,7 @@ def _target_index(fault: InjectedFault, roles: Sequence[str]) -> int | None:
 
 
 def applied_fault(fleet: Fleet, facts: Facts) -> AppliedFault | None:
-    """Return the injected fault as recorded; None if there was none, or no target."""
+    """Return the injected fault as recorded; None if none was injected, or if it had no target."""
     fault = fleet.smoke_options.injected_fault
     if fault is None:
         return None
@@ -272,7 +272,7 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
 
 
 def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
-    """Yield the nodes on which facts show that the ranks' framework can use no GPU."""
+    """Yield the nodes that are known to have no GPU that the ranks' framework can use."""
     for node in fleet.nodes:
         if _are_known(facts, node.name) and not gpus_on(facts, node.name):
             yield node.name
@@ -314,9 +314,9 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """Return the framework of all processes: paddle if the job trains with it and any node has it.
+    """Return the framework of all processes: paddle if the job trains with paddle and any node has it.
 
-    On a node without it the process then fails by name, as in the job.
+    On a node without paddle, the process then fails and names the node, as in the job.
     """
     options = fleet.smoke_options
     if not trains_with_paddle(job):

@@ -164,7 +164,7 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _stage_reports(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | Verdict:
-    """Return the report of each stage, by rank; or why there is nothing to judge."""
+    """Return the report of each stage, by rank; if there is nothing to judge, yield the reason."""
     run = run_of(job, facts)
     planned = plan_of(job, fleet, facts).pipeline if fleet.nodes else None
     if planned is None or planned.reason:
@@ -264,10 +264,10 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
 
 def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
-    """Return the nodes to blame and the reason; none if all nodes see the fault and nothing shows its origin.
+    """Return the nodes to blame and the reason; no nodes if all of them see the fault and nothing shows its origin.
 
-    The node with the wrong contribution if all mismatches agree on one, then the sender of the wrong parts where ranks
-    send to each other directly, else the nodes that see the fault.
+    Returns the node with the wrong contribution if all mismatches agree on one; else the sender of the wrong parts,
+    where ranks send to each other directly; else the nodes that see the fault.
     """
     culprits = _contributors(wrong)
     if len(culprits) == 1 and culprits[0] in nodes:
@@ -288,7 +288,9 @@ def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> t
 
 
 def _sender(mismatch: Mismatch, ranks: int) -> int | None:
-    """Return the rank that sent the first wrong element; None if several ranks' elements are combined or passed on."""
+    """Return the rank that sent the first wrong element; None if elements of several ranks are combined or
+    forwarded.
+    """
     if not mismatch.operation.startswith("all_to_all") or mismatch.elements % ranks:
         return None
     sender = mismatch.index * ranks // mismatch.elements if mismatch.elements else -1
@@ -338,7 +340,7 @@ def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Itera
 
 
 def _digests(run: SmokeRun) -> dict[int, str]:
-    """Return the digest of each rank's weights: its own report, or that of a peer if it has none."""
+    """Return the digest of each rank's weights, from its own report, or from that of a peer if the rank sent none."""
     found: dict[int, str] = {}
     for _, report in run.reports:
         if len(report.digests) == 1:
@@ -364,7 +366,9 @@ def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[V
 def _disagreement(
     run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
 ) -> Iterator[Verdict]:
-    """Yield the verdict on different weights: a node differs only from a majority, and rounding may be the cause."""
+    """Yield the verdict on different weights. A node is named only if it differs from a majority, and rounding may be
+    the cause.
+    """
     trainer = run.reports[0][1].trainer
     common, most = Counter(digests.values()).most_common(1)[0]
     has_majority = 2 * most > len(digests)
@@ -412,7 +416,9 @@ def _disagreement(
 
 
 def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
-    """Return the instruction sets of the ranks if they differ: `AVX2 on node0, DEFAULT on node1`; else empty."""
+    """Return the instruction sets of the ranks, such as `AVX2 on node0, DEFAULT on node1`, if they differ; else
+    empty.
+    """
     for kind_of in (
         lambda node, report: report.cpu_capability,
         lambda node, report: report.device,
@@ -445,7 +451,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
 
 
 def _difference_to_one_process(run: SmokeRun) -> Iterator[Verdict]:
-    """Yield the verdict if all ranks share weights that differ from one process's; it does not blame a node."""
+    """Yield the verdict if all ranks have equal weights that differ from those of one process, which blames no node."""
     different = [
         (node, report, difference)
         for node, report in run.reports

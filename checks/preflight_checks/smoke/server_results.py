@@ -118,7 +118,7 @@ def _culprit_finding(run: ServerRun, culprit: Culprit, expected: str, remedy: st
 
 
 def _started_run(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, ServerRun | None]:
-    """Gate: the run, if at least one of its processes ran."""
+    """Return the run if at least one of its processes started; otherwise yield the verdict that replaces the check."""
     run = server_run_of(job, facts)
     early = missing_server_run(job, fleet, facts, run)
     if early is None:
@@ -273,7 +273,7 @@ def _recovery_verdict(run: ServerRun, number: int) -> Verdict:
 
 
 def _taken_s(run: ServerRun, number: int) -> float:
-    """Return when the first server reported that a backup worker took over this index."""
+    """Return the time at which the first server reported that a backup worker took over this index."""
     replacements = (event for event in run.events if event.data.get("event") == rank_events.REPLACED)
     return min(event.at_s for event in replacements if event.data.get("worker") == number)
 
@@ -379,7 +379,9 @@ def _evidence(subject: str, node: str, mismatch: Mismatch) -> Evidence:
 
 
 def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, str] | None:
-    """Return each worker whose digest differs from the majority, with its node, its digest and the common one."""
+    """Return a worker whose digest differs from that of the majority, its node, its digest and the common digest; None
+    if all digests are equal.
+    """
     counts = Counter(digest for _, digest in digests.values())
     if len(counts) < 2:
         return None
@@ -388,11 +390,7 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
     return who, node, digest, common
 
 
-@server_check(
-    "SMK025",
-    "updates-lost-doubled-or-stale",
-    severity=Severity.ERROR,
-)
+@server_check("SMK025", "updates-lost-doubled-or-stale", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
 @given(functools.partial(complete_server_run, counted="updates"))
 def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
@@ -519,7 +517,7 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             processes=(f"worker {report.index}",),
             remedy="Run torch's own tests on that node: the backward pass or the exchange has no effect there.",
         )
-    # Single steps are not judged: a worker that runs ahead sees hardly more than its own pushes.
+    # Single steps are not judged, because a worker that runs ahead sees hardly more than its own pushes.
     first, last = report.first_loss, report.last_loss
     if report.steps >= _LEARNING_STEPS and not last < first * MAX_LOSS_RATIO:
         limit = MAX_LOSS_RATIO * first
@@ -646,10 +644,11 @@ _LATE_S, _LATE_FACTOR = 2.0, 5.0
 
 
 def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
-    """Return the server that answers late, if any: its node, the shortest wait of a worker, and the longest for the
-    others.
+    """Return the server that answers late, if any, by index: its node, the shortest wait of a worker for it, and the
+    longest wait for other servers.
 
-    A server makes workers wait for each other, which shows nothing about it.
+    The time in which a server makes workers wait for each other does not count, because it shows nothing about the
+    server.
     """
     held_s = {(report.index, seen.index): seen.waited_s for _, report in run.servers for seen in report.seen}
     waits: dict[int, list[float]] = {}
@@ -690,7 +689,7 @@ class StepTime:
 
 
 def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
-    """Return the time of a step; None if no worker measured any, or there is nothing dense."""
+    """Return the time of a step; None if no worker measured one, or the servers hold no dense parameters."""
     dense = sum(report.dense_bytes for _, report in run.servers)
     times = {
         node: statistics.median(push + pull for push, pull in zip(report.push_s[1:], report.pull_s[1:], strict=False))
@@ -782,7 +781,7 @@ def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
 
 
 def _bytes_of_a_step(run: ServerRun) -> Mapping[str, int]:
-    """Return the bytes that each node sends, or receives, in one step: servers for all workers, workers for all
+    """Return the bytes that each node sends, or receives, in one step: servers for all workers, and workers for all
     servers.
     """
     found: Counter[str] = Counter()

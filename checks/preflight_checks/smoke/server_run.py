@@ -72,7 +72,7 @@ class Process:
 
 
 def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str:
-    """Return all servers and workers, servers first; a text with the reason if they are unknown."""
+    """Return all servers and workers, servers first; if they are unknown, return the reason as text."""
     if not fleet.nodes:
         return "the job has no known nodes"
     found = _environment_processes(job, fleet, facts) or _listed_processes(job, fleet, facts)
@@ -230,7 +230,9 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
 
 
 def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
-    """Return the processes with their launch lines' settings; a line without a matching process adds one."""
+    """Return the processes with the settings of their launch lines. A line without a matching process adds a
+    process.
+    """
     result = list(found)
     used: set[int] = set()
     for line in lines:
@@ -246,7 +248,7 @@ def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]
 
 
 def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) -> int | None:
-    """Return the process that a line starts: by endpoint, by index, else the first remaining one of its kind."""
+    """Return the process that a line starts, by endpoint or index, else the first remaining process of its kind."""
     kind = ROLES.get(line.role)
     remaining = [n for n, p in enumerate(found) if n not in taken and kind in (None, p.kind)]
     by_endpoint = [n for n in remaining if found[n].kind == SERVER and found[n].endpoint == line.endpoint]
@@ -409,7 +411,7 @@ def _reports(seen: Iterable[FactRow[T]], group: str) -> tuple[tuple[str, T], ...
 
 
 def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
-    """Return the verdict if there was no such run, else None."""
+    """Return the verdict if there was no such run; None if there was one."""
     reason = no_server_run_reason(job, fleet)
     if reason:
         return not_applicable("parameter-server run", reason)
@@ -422,7 +424,7 @@ def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
 
 
 def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
-    """Return the verdict of result checks if some processes have no result, else None."""
+    """Return the verdict of result checks if some processes have no result; None if all have one."""
     early = missing_server_run(job, fleet, facts, run)
     if early is not None and not early.required:
         return early
@@ -447,7 +449,7 @@ def uncounted(run: ServerRun) -> bool:
 def complete_server_run(
     job: Job, fleet: Fleet, facts: Facts, *, counted: str = ""
 ) -> Generator[Verdict, None, ServerRun | None]:
-    """Return the run of the job if every process has a result; otherwise yield why not, and return None.
+    """Return the run of the job if every process has a result; otherwise yield the reason and return None.
 
     Args:
         counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
@@ -553,7 +555,7 @@ class Mode:
 
 
 def no_server_run_reason(job: Job, fleet: Fleet) -> str:
-    """Return why there is no parameter-server smoke run for this job; empty if there is one."""
+    """Return why the job has no parameter-server smoke run; empty if it has one."""
     if not is_ps(job):
         return "the job has no parameter servers"
     if not fleet.nodes:

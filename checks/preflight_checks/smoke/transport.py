@@ -51,7 +51,9 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """Return the carriers that received and that sent the ranks' bytes; empty if no byte left the node or was seen."""
+    """Return the carriers that received and those that sent the ranks' bytes; empty if no byte left the node, or no
+    counter showed it.
+    """
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent
@@ -268,7 +270,7 @@ def _expected(job: Job, facts: Facts, run: SmokeRun, node: str, backend: str) ->
 def _misplaced_traffic(
     node: str, report: RankReport, directions: Sequence[Carriers], expected: _Expected | None, facts: Facts
 ) -> Verdict | None:
-    """Return the finding on the interfaces that carried a node's bytes; None if they are right."""
+    """Return the finding on the interfaces that carried a node's bytes; None if they are the expected ones."""
     plain = [carriers for carriers in directions if not carriers.ports]
     for carriers in plain:
         if expected is not None and not set(expected.names) & set(carriers.interfaces):

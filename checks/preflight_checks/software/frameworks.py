@@ -395,11 +395,8 @@ def _detail(problem: str, library: DriverLibrary, kernel: str) -> str:
 
 
 def _container_claims(job: Job) -> tuple[Claim, ...]:
-    found: list[Claim] = []
-    for scope in scopes(job):
-        if known_text(job, "container", scope):
-            found.extend(job.value_claims("container", scope))
-    return tuple(dict.fromkeys(found))
+    known_scopes = (scope for scope in scopes(job) if known_text(job, "container", scope))
+    return tuple(dict.fromkeys(claim for scope in known_scopes for claim in job.value_claims("container", scope)))
 
 
 @warning_check(

@@ -105,7 +105,9 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:
-    """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not."""
+    """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not find
+    it.
+    """
     conditions = [claim.condition for claim in claims]
     if all(conditions):
         return f"it is imported {conditions[0]}"
@@ -282,7 +284,7 @@ _plan = combined(Plan((installed,), plan_installed), when=several_nodes)
 def _comparable(
     job: Job, fleet: Fleet, facts: Facts, subject: str
 ) -> Generator[Verdict, None, Mapping[str, Installed] | None]:
-    """Gate: the packages of at least two nodes."""
+    """Return the packages of each node; with fewer than two nodes, yield the verdict that replaces the check."""
     if len(fleet.nodes) < 2 or not job.launches:
         yield not_applicable(subject, "the job has one node, or no launch")
         return None

@@ -103,7 +103,7 @@ def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _build_fault(
     job: Job, software: Stack, needed: tuple[str, ...], *, skipped: bool
 ) -> tuple[str, str, str] | str | None:
-    """Return the fault with expectation and remedy, a reason why it is unknown, or None without a fault."""
+    """Return a fault with the expectation and the remedy; a reason if it is unknown; None if there is no fault."""
     build, deepspeed = build_of(job, software), software.deepspeed
     if deepspeed is None:
         return "DeepSpeed is not installed for the ranks' interpreter"
@@ -473,10 +473,10 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
 
 
 def _built_version(build: Build, short: str) -> tuple[str, bool]:
-    """Return the version that the framework was built for, and whether it states it.
+    """Return the version for which the framework was built, and whether the framework's own record states it.
 
-    Otherwise the table's value for its release counts, which may be another build (conda's, a vendor's) than the
-    installed one.
+    Otherwise the table's value for the release is returned. The installed build may be another one (conda's, a
+    vendor's).
     """
     verdicts: str = getattr(build, short)
     if verdicts:

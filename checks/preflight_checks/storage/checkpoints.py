@@ -31,7 +31,9 @@ _WITHOUT_STATES = ("--no-load-optim", "--finetune", "--load_module_only")
 
 @dataclass(frozen=True, slots=True)
 class _Resumed:
-    """A checkpoint to resume from; `optional`: a missing one means a first start (the job also saves there)."""
+    """A checkpoint to resume from. `optional`: the job also saves there, so that a missing checkpoint means a first
+    start.
+    """
 
     path: str
     scope: Scope
@@ -291,7 +293,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, float]]:
-    """Return write errors and slow writes, on the nodes where writing was tried."""
+    """Return the write errors and the slow writes, by node, of the nodes where writing was tried."""
     found: dict[str, str] = {}
     slow: dict[str, float] = {}
     for node, value in facts_about(facts, write_trial, path=path)[0].items():
@@ -303,7 +305,7 @@ def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, fl
 
 
 def _folder_fault(state: FolderState) -> str:
-    """Return the reason why writing there fails, in words; empty if none is known."""
+    """Return why writing to the folder fails, in words; empty if no reason is known."""
     if state.problem:
         return state.detail or state.problem
     if state.read_only:
@@ -420,7 +422,7 @@ def _share(item: Destination, state: FolderState, node: str, fleet: Fleet) -> fl
 
 
 def _unbalanced_targets(observed: Mapping[str, FolderState]) -> dict[str, str]:
-    """Return nodes that see a full target among others with space, and the target."""
+    """Return, by node, the full targets of a file system whose other targets have space."""
     found: dict[str, str] = {}
     for node, state in observed.items():
         shares = {target.name: target.free_bytes / target.total_bytes for target in state.targets if target.total_bytes}

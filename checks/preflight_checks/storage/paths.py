@@ -41,7 +41,7 @@ def on_a_node(text: str) -> bool:
 
 
 def wanted_paths(job: Job) -> tuple[Wanted, ...]:
-    """Return the paths to examine: known ones on the nodes, data first."""
+    """Return the known paths on the nodes that are to be examined, data first."""
     found: dict[str, list[Claim]] = {}
     for quantity in ("data_path", "input_file", "model_name"):
         for claim in job.about(quantity):
@@ -230,7 +230,9 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _comparable_file_system(state: PathState) -> tuple[str, str]:
-    """Return the part of a file system that must agree; the kind of local disk and the server's name do not matter."""
+    """Return the part of a file system that must agree between nodes: neither the kind of a local disk nor the name of
+    a server.
+    """
     return (state.file_system, state.source.rpartition(":")[2]) if state.file_system in SHARED else ("", "")
 
 
@@ -539,7 +541,7 @@ def _uneven_ranks(
 
 
 def _own_bytes(observed: Mapping[str, PathState]) -> dict[str, int]:
-    """Return bytes on each node, if the nodes have their own files; empty if they have the same files."""
+    """Return the bytes on each node if the nodes have their own files; empty if all nodes have the same files."""
     names = {node: {entry.name for entry in state.entries} for node, state in observed.items() if state.entries}
     if len(names) < 2:
         return {}

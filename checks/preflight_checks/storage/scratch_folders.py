@@ -95,7 +95,7 @@ class CheckpointSize:
 
 
 def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
-    """Return the least size of a checkpoint, by the model's shape or name; None if they are not certain."""
+    """Return the least size of a checkpoint, by the model's shape or name; None if neither is certain."""
     launch = next((launch for launch in job.launches if launch.scope == scope), None)
     sized = _parameters(job, scope, launch)
     if sized is None:
@@ -176,11 +176,11 @@ def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     observed, missing = facts_about(facts, scratch, what="temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
     compiles = bool(gpu_claims(job))
-    groups: dict[tuple[str, bool], list[str]] = {}
-    for node, value in observed.items():
-        fault = _temporary_fault(value, compiles=compiles)
-        if fault:
-            groups.setdefault((fault, not can_hold_files(value.folder) and not value.instead), []).append(node)
+    groups = grouped(
+        ((fault, not can_hold_files(value.folder) and not value.instead), node)
+        for node, value in observed.items()
+        if (fault := _temporary_fault(value, compiles=compiles))
+    )
     for (fault, certain), nodes in groups.items():
         path = observed[nodes[0]].folder.resolved
         yield failed(
@@ -211,7 +211,7 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
 
 
 def _folder_fault(value: Scratch) -> str:
-    """Return the reason why writing there fails, in words; empty if there is none."""
+    """Return why writing to the folder fails, in words; empty if no reason is known."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
     if state.problem:
@@ -234,7 +234,7 @@ def _plan_home(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _kinds(job: Job) -> tuple[str, ...]:
-    """Return kinds of folders that this job's libraries write to; compilers do so only with GPUs."""
+    """Return the kinds of folders that this job's libraries write to; compilers write only with GPUs."""
     if not job.launches:
         return ()
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)

@@ -56,7 +56,7 @@ _MAX_REPORT_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ScriptExit:
-    """How a script ended: the `status` from the shell or the scheduler, or the reason why preflight stopped it."""
+    """The end of a script: its `status` from the shell or the scheduler, or the reason why preflight stopped it."""
 
     status: str
     failed: bool
@@ -72,7 +72,7 @@ class Verdict:
 
 
 class _ToolFailed(Refusal):
-    """A tool of Slurm failed; `error` is what it wrote."""
+    """The failure of a Slurm tool; `error` holds what the tool printed."""
 
     def __init__(self, message: str, *, error: str) -> None:
         super().__init__(message)
@@ -267,8 +267,8 @@ def _run_slurm_tool(words: Sequence[str]) -> str:
 
 
 def exclude_each_other(one: str, other: str) -> bool:
-    """Return whether at most one of two branches of a script runs, judging by the conditions that its evaluation
-    writes: `if X` and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
+    """Return whether at most one of two branches of a script runs, judging by the conditions of their launches: `if X`
+    and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
     """
     mine, theirs = one.split("; "), other.split("; ")
     for part in mine:

@@ -137,14 +137,13 @@ def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> R
 
 
 def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
-    """Return the number of ranks of each launch by its id, if the job's files leave no doubt."""
-    found = {}
-    for job in jobs:
-        for launch in job.launches:
-            size = known_number(job.value("world_size", launch.scope))
-            if size is not None:
-                found[launch.id] = size
-    return found
+    """Return the number of ranks of each launch by its id, if the job's files state it."""
+    return {
+        launch.id: size
+        for job in jobs
+        for launch in job.launches
+        if (size := known_number(job.value("world_size", launch.scope))) is not None
+    }
 
 
 def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> None:
@@ -180,13 +179,12 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
 
 def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
     """Return the backend, `nccl` or `gloo`, that each launch requests; launches without one are left out."""
-    found = {}
-    for job in jobs:
-        for launch in job.launches:
-            name, _ = requested_backend(job, (launch.scope,))
-            if name:
-                found[launch.id] = name
-    return found
+    return {
+        launch.id: name
+        for job in jobs
+        for launch in job.launches
+        if (name := requested_backend(job, (launch.scope,))[0])
+    }
 
 
 def _plain(path: str) -> str:
@@ -228,7 +226,7 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return a hint where else the launch may be."""
+    """Return a hint about other files that may contain the launch."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))

@@ -282,7 +282,7 @@ _MAX_RANKS = 100_000
 
 
 def suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the one process that the consequences point to, or None."""
+    """Return the only process that the consequences point to; None if they point to none or to several."""
     return (
         _find_lagging(consequences, last_words)
         or _find_behind(consequences)
@@ -307,7 +307,7 @@ def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
 
 
 def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the process that waits in a different collective from all others, or in no collective.
+    """Return the process that waits in a different collective from all others, or that waits in none.
 
     Each process group is judged separately; ranks that wait in several groups are ignored.
     """
@@ -347,7 +347,10 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
     have several numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the
     others.
     """
-    for numbers in (_sequences(consequences), _enqueued_numbers(consequences)):
+    for numbers in (
+        _group_by_rank((event.member.rank, event.sequence) for event in consequences),
+        _group_by_rank((event.member.rank, event.enqueued) for event in consequences),
+    ):
         if len(numbers) < 2:
             continue
         highest = {rank: max(found) for rank, found in numbers.items()}
@@ -363,14 +366,6 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
                 text = f"it is at collective {highest[late[0]]}, {who} at {where}"
                 return _suspects([LogProcess(rank=rank) for rank in late], text, consequences)
     return None
-
-
-def _sequences(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _group_by_rank((event.member.rank, event.sequence) for event in consequences)
-
-
-def _enqueued_numbers(consequences: Sequence[Event]) -> dict[int, set[int]]:
-    return _group_by_rank((event.member.rank, event.enqueued) for event in consequences)
 
 
 def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, set[int]]:
@@ -404,13 +399,15 @@ def _find_awaited(consequences: Sequence[Event], last_words: Mapping[LogProcess,
 
 
 def _are_complete_lists(consequences: Sequence[Event]) -> bool:
-    """Return whether the awaited ranks come from lists of all missing ranks, as Horovod writes, not from waits."""
+    """Return whether the awaited ranks come from complete lists of missing ranks, as Horovod prints them, and not from
+    single waits.
+    """
     return all(event.symptom.subject is Subject.JOB for event in consequences if event.peers)
 
 
 def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the only process that reports nothing about the failure, or that stopped writing well before the
-    others.
+    """Return the only process that reports nothing about the failure or stopped writing well before the others; None if
+    it is not the only one.
     """
     speaking = _reporting_ranks(consequences)
     ranked = {member: word for member, word in last_words.items() if member.rank is not None}

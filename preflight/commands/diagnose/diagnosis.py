@@ -110,7 +110,7 @@ class Line:
 class Moment:
     """A time in a log: seconds since January 1st; the year does not matter within a run.
 
-    `zoned` times are in UTC; the others are in the machine's own zone. The two cannot be compared.
+    Times with `zoned` are in UTC, and the others in the machine's own zone; the two cannot be compared.
     """
 
     text: str

@@ -64,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The last collective of a group that a rank entered, and the last one that it finished."""
+    """The last collective of a group that a rank entered, and the last one that the rank finished."""
 
     entered: int
     finished: int
@@ -193,7 +193,7 @@ def _select_calls(calls: list[Call]) -> tuple[Call, ...]:
 
 
 def _calls(entries: Any) -> Iterator[Call]:
-    # The oldest calls come first, and the newest explain a hang.
+    # The oldest calls are first in the list, and the newest explain a hang.
     for entry in entries[-MAX_CALLS:]:
         if not isinstance(entry, dict):
             continue
@@ -220,7 +220,7 @@ def _calls(entries: Any) -> Iterator[Call]:
 
 
 def _sender_and_receiver(pair: re.Match[str]) -> tuple[int, int]:
-    """Return the ranks of `send 0->3` and `recv 3<-0`, which is (0, 3) both times."""
+    """Return the ranks of sender and receiver: (0, 3) for both `send 0->3` and `recv 3<-0`."""
     own, peer = int(pair["own"]), int(pair["peer"])
     return (own, peer) if pair["way"] == "->" else (peer, own)
 
@@ -278,7 +278,9 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _text(value: Any) -> str:
-    """Return a name, but not the text of a container, which may be endless."""
+    """Return a string, or a count as text; empty for any other value, because the text of a container may be
+    unbounded.
+    """
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return str(value) if _is_count(value) else ""
@@ -371,7 +373,9 @@ def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _key(value: Any) -> Any:
-    """Return a dictionary key, but never a tuple: hashing a tuple of tuples may take forever."""
+    """Return a value that can be a dictionary key; a tuple is rejected, because hashing a tuple of tuples may take
+    forever.
+    """
     if not isinstance(value, str | int | float | bytes | None):
         raise TypeError
     return value

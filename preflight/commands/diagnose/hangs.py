@@ -68,7 +68,7 @@ def ranks_without_dump(dumps: Sequence[Dump]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """How far each rank of a group came.
+    """The progress of each rank of a group.
 
     Args:
         calls: of each rank, the collectives by number.
@@ -86,7 +86,7 @@ class _Positions:
     def awaited(self, number: int) -> tuple[int, ...]:
         """Return the ranks that hold up a collective.
 
-        A rank whose dump was lost or not copied may be anywhere, so a rank that left a dump comes first.
+        A rank whose dump was lost or not copied may be anywhere, so that a rank with a dump is preferred.
         """
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
@@ -135,12 +135,8 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
 
 def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group that a dump lists."""
-    found: dict[str, tuple[int, ...]] = {}
-    for dump in dumps.values():
-        for group, ranks in dump.groups.items():
-            if ranks and group not in found:
-                found[group] = tuple(sorted(set(ranks)))
-    return found
+    ranks_by_group = ((group, ranks) for dump in dumps.values() for group, ranks in dump.groups.items() if ranks)
+    return {group: tuple(sorted(set(lists[0]))) for group, lists in grouped(ranks_by_group).items()}
 
 
 def _members(
@@ -228,7 +224,7 @@ def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Cal
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The reason why others wait for a rank: a collective that only this rank does not finish, or one that it did not
+    """The reason why others wait for a rank: a collective that this rank alone did not finish, or one that it did not
     reach.
     """
 
@@ -318,7 +314,7 @@ def _describe_mismatch(
 
 
 def _most_common(operations: Counter[str], here: Mapping[int, Call]) -> str:
-    """Return the operation of most ranks; of two equally frequent ones that of the lowest rank."""
+    """Return the operation of most ranks; of two equally frequent operations, that of the lowest rank."""
     return max(operations, key=lambda name: (operations[name], -min(r for r, c in here.items() if c.operation == name)))
 
 
@@ -346,7 +342,7 @@ def _latest_calls(here: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[i
 
 
 def _current_calls(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """Return the first unfinished call of each rank that has a dump, or its last one."""
+    """Return the first unfinished call of each rank with a dump, or the last call of a rank that has finished all."""
     return {
         rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
         for rank in ranks
@@ -367,7 +363,7 @@ def _hang(
     waiting = tuple(rank for rank in sorted(here) if rank not in odd)
     place = next((now[rank].place for rank in (*odd_with_call, *waiting) if rank in now and now[rank].place), "")
     if first is not None and first.is_finished and waiting:
-        # The rank is no longer in a collective: the location where the others wait is more useful.
+        # The rank has left its collective, so the location where the others wait is more useful.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
     lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
@@ -465,7 +461,7 @@ def _is_library(place: str) -> bool:
 
 
 def find_hang_in_stacks(stacks: Sequence[Stack]) -> Hang | None:
-    """Return the difference between ranks in a collective and the other ranks; None if there is none."""
+    """Return the difference between the ranks in a collective and the other ranks; None if there is no difference."""
     by_rank = {stack.rank: stack for stack in stacks}
     inside = [stack for stack in by_rank.values() if stack.collective]
     outside = [stack for stack in by_rank.values() if not stack.collective]

@@ -69,7 +69,7 @@ class LogFile:
 
 @dataclass(slots=True)
 class ReadState:
-    """The result of reading a file, filled in while its chunks are consumed."""
+    """The progress of reading a file, updated while its chunks are consumed."""
 
     size_bytes: int = 0
     problem: str = ""
@@ -294,7 +294,7 @@ class SideFiles:
     def read(self, log: LogFile) -> tuple[bool, int, str]:
         """Read a file if it is a dump, a dump of stacks or preflight's events.
 
-        Returns whether it is, its size, and the reason if it could not be read.
+        Returns whether it is such a file, its size, and the reason if it could not be read.
         """
         if log.path is None or len(self.dumps) + len(self.stacks) > _MAX_FILES:
             return False, 0, ""
@@ -371,7 +371,7 @@ class SideFiles:
         return True, len(data), ""
 
     def hang(self) -> Hang | None:
-        """Return the explanation of a hang: from dumps of collectives, otherwise from stacks."""
+        """Return the explanation of a hang, from dumps of collectives or else from stacks."""
         return hangs.find_hang(self.dumps) or hangs.find_hang_in_stacks(self.stacks)
 
     def notes(self) -> tuple[str, ...]:

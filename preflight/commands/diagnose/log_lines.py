@@ -173,7 +173,8 @@ def _moment(match: re.Match[str]) -> Moment | None:
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
-    """Return how much later the second time is; negative if it is earlier; None if the two cannot be compared.
+    """Return by how many seconds the second time is later, negative if it is earlier; None if the two times cannot be
+    compared.
 
     A run may last over New Year's Eve: a difference of nearly minus one year means slightly later.
     """
@@ -210,7 +211,7 @@ _SAMPLE = 200
 
 @dataclass(frozen=True, slots=True)
 class Tagging:
-    """The form of tags in one file: the common tag of most lines, or ''."""
+    """The form of the tags in one file: the tag that most lines have, or ''."""
 
     common: str = ""
 
@@ -247,7 +248,7 @@ class Tagging:
 
 
 def common_tagging(sample: Sequence[str]) -> Tagging:
-    """Return the common tag of a file from its first lines: a tag that four of five lines have."""
+    """Return the common tag of a file, which four of five of its first lines have."""
     lines = [line for line in sample[:_SAMPLE] if line.strip()]
     for name, tag in _COMMON_TAGS.items():
         heads = Counter(match[0] for line in lines if (match := tag.match(line)) is not None)
@@ -336,7 +337,7 @@ _ROLES = {"ps": "server", "pserver": "server", "heter_worker": "heter worker"}
 
 
 def ranks_by_number(paths: Sequence[str]) -> dict[str, LogProcess]:
-    """Return the ranks of files in one folder whose names differ only in a final number, from 0 or 1 on."""
+    """Return the ranks of files in one folder whose names differ only in a final number that counts from 0 or 1."""
     groups: dict[str, dict[int, str]] = {}
     for path in paths:
         if (match := _LAST_NUMBER.search(path)) is not None and not member_of_file(path):

@@ -66,7 +66,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Numbers that a system writes instead of words: the group `code` of `pattern`, and a text for each number."""
+    """Numbers that a system prints instead of words: `pattern` has the group `code`, and each number has a text."""
 
     name: str
     needle: str
@@ -376,10 +376,9 @@ class LastLine:
 class ScanResult:
     """The content of one file.
 
-    `progress` is the third-to-last line that counts steps, so an error before it was followed by three of them;
-    `last_progress` is the number of the last one.
-    `completion` is the last line that reports a completed run.
-    `is_of_a_run`: its text shows that it is of a training run.
+    `progress` is the third-to-last line that counts steps, so that three of them follow an error before that line;
+    `last_progress` is the number of the last one. `completion` is the last line that reports a completed run.
+    `is_of_a_run` is whether the text shows that the log is of a training run.
     """
 
     member: LogProcess

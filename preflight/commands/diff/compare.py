@@ -118,7 +118,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True, slots=True)
 class _Grouping:
-    """How the keys of one kind of chart are grouped and named."""
+    """The grouping and naming of the keys of one kind of chart."""
 
     grouped: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
     format_subject: Callable[[Key], str]
@@ -251,7 +251,7 @@ def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
 
 
 def _round(value: float) -> float:
-    """Round to four digits: further digits are noise, and make numbers hard to compare."""
+    """Return the value rounded to four digits: further digits are noise, and make numbers hard to compare."""
     return float(f"{value:.4g}")
 
 
@@ -284,14 +284,13 @@ def _compare_table(old: Iterable[Chart], new: Iterable[Chart], id: str) -> Itera
 
 def _table_drift(old: Table, new: Table, id: str) -> Iterator[Drift]:
     before, after = _cells(old), _cells(new)
-    found: dict[tuple[str, str, str], list[str]] = {}
-    for column in new.columns:
-        for row in new.rows:
-            key = (row.subject, column.name)
-            if key in before and key in after and _differs(before[key], after[key]):
-                change = (column.name, _format_cell(before[key], column.unit), _format_cell(after[key], column.unit))
-                found.setdefault(change, []).append(row.subject)
-    for (what, was, now), subjects in found.items():
+    keys = [(column, (row.subject, column.name)) for column in new.columns for row in new.rows]
+    changes = grouped(
+        ((column.name, _format_cell(before[key], column.unit), _format_cell(after[key], column.unit)), key[0])
+        for column, key in keys
+        if key in before and key in after and _differs(before[key], after[key])
+    )
+    for (what, was, now), subjects in changes.items():
         yield Drift(id, what, was, now, tuple(subjects))
 
 
@@ -392,7 +391,7 @@ def _side(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Yield what one report decided and the other did not, by rule or check and reason.
+    """Yield, by rule or check and reason, what one report decided and the other could not decide.
 
     A rule or check that the first report did not run or could not decide has not changed.
     """
@@ -416,7 +415,7 @@ def _nodes(old: Report, new: Report) -> Iterator[NodeChange]:
     before = {record.node.name: record.problem for record in old.nodes}
     after = {record.node.name: record.problem for record in new.nodes}
     if not before or not after:
-        # One of them is a lint, or found no nodes: that is not a change of nodes.
+        # One report is of a lint, or of a run without nodes, which is not a change of nodes.
         return
     for name in sorted({*before, *after}):
         if name not in before:
@@ -440,7 +439,7 @@ def _compare_versions(old: Report, new: Report) -> Iterator[Drift]:
 
 
 def _notes(old: Report, new: Report) -> Iterator[str]:
-    """Return notes on differences between the runs that make the reports less comparable."""
+    """Yield notes on differences between the runs that make their reports less comparable."""
     if old.run.verb != new.run.verb:
         yield f"the older report is of `{old.run.verb}`, the newer one of `{new.run.verb}`: they check different things"
     for what, before, after in (
@@ -593,7 +592,8 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
     )
     for other in [number for number, finding in right.items() if finding.nodes and not finding.locations]:
         candidates = [number for number in of_check.get(right[other].id, ()) if number in left]
-        most, number = max(((_common(left[one], right[other]), -one) for one in candidates), default=(0, 0))
+        nodes = {*right[other].nodes}
+        most, number = max(((len(nodes & {*left[one].nodes}), -one) for one in candidates), default=(0, 0))
         if most:
             pair(-number, other)
     return [pairs[number] for number in sorted(pairs)], list(left.values()), list(right.values())
@@ -611,11 +611,6 @@ def _exact_key(finding: Finding) -> object:
 def _fingerprint_key(finding: Finding) -> object:
     """Return the fingerprint without the number that distinguishes equal lines."""
     return finding.fingerprint.partition(":")[0]
-
-
-def _common(old: Finding, new: Finding) -> int:
-    """Return the number of nodes that both findings have."""
-    return len({*old.nodes} & {*new.nodes})
 
 
 def _describe_changes(before: Finding, after: Finding) -> tuple[str, ...]:
@@ -645,13 +640,8 @@ class _Coverage:
     def __init__(self, report: Report, new: Report) -> None:
         self._report, self._other = report, new
         self._stage = {outcome.id: outcome.stage for outcome in new.outcomes}
-        self._checked: set[str] = set()
-        self._unknown_outcomes: dict[str, list[Outcome]] = {}
-        for outcome in report.outcomes:
-            if outcome.status is Status.UNKNOWN:
-                self._unknown_outcomes.setdefault(outcome.id, []).append(outcome)
-            else:
-                self._checked.add(outcome.id)
+        self._checked = {outcome.id for outcome in report.outcomes if outcome.status is not Status.UNKNOWN}
+        self._unknown_outcomes = grouped((outcome.id, outcome) for outcome in _unknown_outcomes(report))
         self._read = {file.path for file in report.inputs}
         self._records = {record.node.name: record for record in report.nodes}
 
@@ -673,7 +663,7 @@ class _Coverage:
         return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
 
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
-        """Return those of `nodes` that were not checked, or for which the check was undecided."""
+        """Return the nodes among `nodes` that were not checked, or for which the check was undecided."""
         nodes = sorted(nodes)
         unknown = {word for outcome in self._unknown_outcomes.get(finding.id, []) for word in _subject_words(outcome)}
         unreached = self._unreached_reason(nodes)
@@ -684,7 +674,7 @@ class _Coverage:
         return [node for node in nodes if node not in reached]
 
     def _did_run(self, finding: Finding) -> bool:
-        """Return whether a rule or check without outcomes ran: many produce none if nothing is wrong."""
+        """Return whether a rule or check without outcomes ran: many have no outcomes if nothing is wrong."""
         report, configuration = self._report, self._report.configuration
         if {*packs(self._other)} - {*packs(report)}:
             return False
@@ -701,14 +691,10 @@ class _Coverage:
 
 def _undecided_about(unknown: Iterable[Outcome], finding: Finding) -> Outcome | None:
     """Return the undecided outcome about the same subject or one of its nodes."""
-    for outcome in unknown:
-        if without_lines(outcome.subject) == without_lines(finding.subject) or _subject_words(outcome) & {
-            *finding.nodes
-        }:
-            return outcome
-    return None
+    subject, nodes = without_lines(finding.subject), {*finding.nodes}
+    return next((o for o in unknown if without_lines(o.subject) == subject or _subject_words(o) & nodes), None)
 
 
 def _subject_words(outcome: Outcome) -> set[str]:
-    """Split the subject of an outcome into words: `GPUs of node1, node2` names two nodes."""
+    """Return the words of the subject of an outcome: `GPUs of node1, node2` names two nodes."""
     return {word.strip(",:") for word in outcome.subject.split()}

@@ -16,8 +16,8 @@ SCHEMA_VERSION = 2
 class Answer(enum.Enum):
     """The result of the comparison.
 
-    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing does, but a required check that was decided
-    before is no longer decided.
+    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing counts against it, but a required check that
+    was decided before is no longer decided.
     """
 
     SAME = "same"
@@ -88,7 +88,7 @@ class OutcomeChange:
 
 
 class NodeMove(enum.Enum):
-    """The way a node changed."""
+    """The kind of change of a node."""
 
     CAME = "came"
     WENT = "went"
@@ -122,7 +122,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """The difference between two measurements of the same quantity without a fault.
+    """The expected difference between two measurements of the same quantity without a fault.
 
     Args:
         spread: scatter of the fleet's ratios, as a factor: 1.06 for 6 %; None if there are too few.

@@ -79,7 +79,7 @@ class Compared:
     common: Mapping[str, Values]
 
     def is_worse(self, change: float) -> bool:
-        """Return whether a change is for the worse."""
+        """Return whether a change makes the quantity worse."""
         return change < 0 if self.quantity.better == "higher" else change > 0
 
     def least(self, level: float) -> float:
@@ -90,7 +90,7 @@ class Compared:
 
 
 def compare(series: Series, groups: Mapping[str, Sequence[str]]) -> Compared:
-    """Compare each value with the median of the node's peers in that run."""
+    """Return each value compared with the median of the node's peers in that run."""
     quantity = series.quantity
     is_ratio = quantity.share > 0
     own: dict[str, Values] = {}
@@ -106,7 +106,7 @@ def compare(series: Series, groups: Mapping[str, Sequence[str]]) -> Compared:
         for column in zip(*several, strict=True):
             values = [value for value in column if value is not None]
             middle = median(values) if len(values) >= MIN_PEERS else None
-            # Nothing is a share of zero.
+            # A share of zero is undefined.
             medians.append(middle if middle is None or not is_ratio or middle > 0 else None)
         common[name] = medians
         for node in nodes:
@@ -266,7 +266,7 @@ class Effect:
 
 
 def effect_of(update: Update, series: Series, compared: Compared, updates: Sequence[Update]) -> Effect | None:
-    """Return the effect of an update on a quantity if it is for the worse and not due to chance; otherwise None."""
+    """Return the effect of an update on a quantity if it is a worsening and not due to chance; otherwise None."""
     if len(update.runs) < MIN_TOGETHER:
         return None
     changes: dict[str, float] = {}
@@ -313,7 +313,9 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
 
 
 def _strongest(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the larger effect of each two updates on mostly the same nodes: the smaller one is a side effect."""
+    """Return the effects without side effects: of two updates on mostly the same nodes, the one with the smaller effect
+    is left out.
+    """
     found: list[Effect] = []
     for effect in sorted(effects, key=lambda item: -abs(item.change)):
         if all(overlap(effect.nodes, other.nodes) < 0.5 for other in found):

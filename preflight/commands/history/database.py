@@ -237,7 +237,7 @@ class ReadOnlyHistory:
         self.engine.dispose()
 
     def _is_current(self, connection: Connection) -> bool:
-        """Return whether the tables have the current version; False if there are none."""
+        """Return whether the tables have the current version; False if there are no tables."""
         from alembic.migration import MigrationContext
         from sqlalchemy import inspect
 
@@ -364,7 +364,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _take_turn(connection: Connection) -> None:
-    """Wait until no other process writes."""
+    """Wait until no other process writes to the database."""
     if connection.dialect.name == "sqlite":
         # A transaction that began with a read could not become a writer while another one commits.
         connection.exec_driver_sql("ROLLBACK")
@@ -425,7 +425,7 @@ def _known_revisions() -> set[str]:
 
 @contextmanager
 def _errors(what: str) -> Iterator[None]:
-    """Turn database errors into a message: the driver's first line, without parameters or a password."""
+    """Turn database errors into a message with the driver's first line, without parameters and passwords."""
     from sqlalchemy.exc import SQLAlchemyError
 
     try:

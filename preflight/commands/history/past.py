@@ -212,7 +212,7 @@ def _json_lists(values: Iterable[float]) -> str:
 
 
 def _shortest(value: float) -> float:
-    """Return counts as integers, and other values with no more digits than the measurement has."""
+    """Return a count as an integer, and any other value with no more digits than a measurement has."""
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else float(f"{value:.7g}")
 
 
@@ -287,7 +287,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A fault of a node in a run that counts. `rule` is empty for a node that did not answer."""
+    """A fault of a node in a run, if it counts. `rule` is empty for a node that did not answer."""
 
     run: int
     node: str

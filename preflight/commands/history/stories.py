@@ -35,7 +35,7 @@ Point = tuple[int, float]
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return the deviation of the values from their median; 0 for no values."""
+    """Return the deviation of the values from their median; 0 without values."""
     return deviation_from(median(values), values) if values else 0.0
 
 
@@ -46,7 +46,9 @@ def noise(values: Sequence[float]) -> float:
 
 
 def tail(count: int, of: int, chance: float) -> float:
-    """Return the probability of at least `count` successes in `of` trials, each with this `chance`."""
+    """Return the probability of at least `count` successes in `of` trials, if each succeeds with probability
+    `chance`.
+    """
     if count <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:

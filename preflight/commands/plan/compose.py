@@ -105,7 +105,7 @@ def starts_here(job: Job, launch: Launch) -> bool:
 
 
 def node_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
-    """Return the claims about the expected number of nodes: those of the launch first, then the scheduler's."""
+    """Return the claims about the expected number of nodes: first those of the launch, then those of the scheduler."""
     own = tuple(claim for claim in job.requiring("nodes", launch.scope) if claim.scope.launch == launch.id)
     return own or job.value_claims("nodes", launch.scope)
 
@@ -414,7 +414,7 @@ def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
 
 
 def _single_node_setting(job: Job, launch: Launch, quantity: str) -> Setting | None:
-    """Return the number of nodes, or of ranks, for a launch that starts all of its ranks on its own machine."""
+    """Return the number of nodes, or of ranks, of a launch that starts all of its ranks on its own machine."""
     chosen = job.value_claims("starts_here" if quantity == "nodes" else "processes_per_node", launch.scope)
     if not chosen:
         return None
@@ -610,7 +610,7 @@ _HERE = frozenset(("localhost", "127.0.0.1"))
 
 
 def kept_variables(job: Job, launch: Launch, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the variables that the launcher does not pass to other machines; none if this is unknown."""
+    """Return the variables that the launcher does not pass to other machines; empty if that is unknown."""
     if not set(host_slots(job, launch) or items(job.value("hosts", launch.scope))) - _HERE:
         return ()
     if launch.launcher == "deepspeed" and not job.value_claims("each_node_itself", launch.scope):

@@ -97,7 +97,7 @@ class KubernetesBridgeServer(BridgeServer):
         return [pod_facts(pod) for pod in pods if not job or _belongs(pod, job)]
 
     def do_own(self, namespace: str) -> list[str]:
-        """Return the names of the jobs that our own pod belongs to; none outside a pod."""
+        """Return the names of the jobs that our own pod belongs to; empty if this process is not in a pod."""
         name = os.environ.get("HOSTNAME", "")
         if not name or not _own_namespace():
             return []
@@ -112,7 +112,7 @@ class KubernetesBridgeServer(BridgeServer):
         return list(dict.fromkeys([*names, *(owner["name"] for owner in owners if owner.get("kind") in _JOB_KINDS)]))
 
     def do_job(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return the Job of that name, or None."""
+        """Return the Job with this name; None if it does not exist."""
         try:
             job = self._call(f"read the Job {name}", self._batch().read_namespaced_job, name, namespace)
         except BridgeError as trouble:
@@ -403,8 +403,8 @@ def node_facts(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool] | None:
-    """Return why nothing can be started in this container (kind, message, whether waiting is useless); None if it
-    can.
+    """Return why nothing can be started in this container (kind, message, whether waiting is useless); None if a
+    program can be started.
     """
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
@@ -587,10 +587,7 @@ def _grant(message: str) -> str:
     plural = f"{resource}.{group}" if group else resource
     words = f"kubectl create {kind} preflight {full} --verb={verb} --resource={plural}"
     return "`kubectl auth can-i {} {} {}` checks this; grant it with `{}` and a binding".format(
-        verb,
-        plural,
-        where,
-        " ".join(words.split()),
+        verb, plural, where, " ".join(words.split())
     )
 
 
@@ -601,9 +598,7 @@ def explain_connection_error(to: str, host: str, message: str) -> BridgeError:
     last = re.sub(r"<[^>]*>:?\s*|^[\"']|[\"']$", "", last)
     kind = "timeout" if re.search(r"timed out", message, re.IGNORECASE) else "unreachable"
     return BridgeError(
-        kind,
-        f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?",
-        message,
+        kind, f"the API server {host} cannot be reached to {to}: {last}; does `kubectl get pods` work here?", message
     )
 
 
@@ -613,7 +608,7 @@ _HANDSHAKE = re.compile(r"Handshake status (\d+)")
 def explain_exec_error(pod: str, message: str) -> BridgeError:
     """Explain why a program could not be started in a pod, from websocket-client's message about the handshake.
 
-    That is "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).
+    That message reads "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).
     """
     match = _HANDSHAKE.search(message)
     if match is not None:
@@ -628,7 +623,7 @@ def explain_exec_error(pod: str, message: str) -> BridgeError:
 
 
 def json_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; empty if `data` is not one."""
+    """Parse a JSON object; return an empty one if `data` is not an object."""
     try:
         found = json.loads(data.decode("utf-8", "replace"))
     except ValueError:

@@ -55,7 +55,7 @@ class Stream:
         raise NotImplementedError
 
     def exit_state(self) -> tuple[int | None, str]:
-        """After the end, return the process's exit code, if known, and the end of standard error."""
+        """Return, after the end of the stream, the process's exit code, if known, and the end of standard error."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def page_of(report: Report) -> Page:
 
 
 def _unique_anchors(findings: Sequence[FindingView], before: str = "") -> tuple[FindingView, ...]:
-    """Make all anchors unique: a file may contain the same faulty line twice."""
+    """Return the findings with unique anchors: a file may contain the same faulty line twice."""
     seen: Counter[str] = Counter()
     found = []
     for finding in findings:
@@ -120,7 +120,7 @@ def _job(report: Report) -> str:
 def _faulty_job(report: Report) -> str:
     """Return the job to name in the page's title: the one with the worst finding, and how many others there are.
 
-    Empty for a single job, or if no job has the finding's file.
+    Returns an empty string for a single job, or if no job has the finding's file.
     """
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
@@ -410,7 +410,7 @@ def breakable(text: str) -> Markup:
 
 
 def shortened(text: str) -> str:
-    """Shorten text whose beginning is enough."""
+    """Return text cut to a length if its beginning is enough."""
     return text if len(text) <= _WRITE_MAX_NAMES_LENGTH else f"{text[:_WRITE_MAX_NAMES_LENGTH]}…"
 
 

@@ -79,7 +79,7 @@ class Place:
 
     @property
     def has_text(self) -> bool:
-        """Return whether there is a line to show."""
+        """Return whether the place has a line to show."""
         return bool(self.before or self.marked or self.after)
 
 
@@ -256,7 +256,7 @@ def first_commands(finding: Finding) -> tuple[CommandView, ...]:
 
 
 def place_of(location: Location, message: str = "") -> Place:
-    """Build the line of a location, split at its mark. A note that repeats the message is left out."""
+    """Build the line of a location, split at its mark. A note is left out if it repeats the message."""
     text = location.snippet
     start = max(0, min(location.column - 1, len(text)))
     end = min(location.end_column - 1, len(text)) if location.end_line == location.line else len(text)

@@ -76,7 +76,7 @@ class Stage:
         return f"{'skipped' if self.began_s is None else 'ended'}, {self.skipped}" if self.skipped else ""
 
     def progress_text(self) -> str:
-        """Return progress as `3 of 4 nodes`, `12 of 40` or `8 ranks`; empty if there is nothing to count."""
+        """Return progress as `3 of 4 nodes`, `12 of 40` or `8 ranks`; empty if nothing is counted."""
         if self.name == "smoke":
             return _count_members(tuple(self.all_members)) if self.all_members else ""
         if self.nodes:
@@ -94,7 +94,7 @@ class Stage:
         return f"{elapsed:.0f} s{most}"
 
     def awaited(self) -> str:
-        """Return the awaited nodes, folded; empty if there are none in particular."""
+        """Return the awaited nodes, folded; empty if no particular nodes are awaited."""
         named = self.waiting_for[:_MAX_WAITED_FOR]
         more = len(self.waiting_for) - len(named)
         return fold_nodes(named) + (f" and {more} more" if more else "") if named else ""
@@ -161,10 +161,7 @@ class Watch:
 
 def _count_members(members: Sequence[str]) -> str:
     """Return `8 ranks` or `2 servers and 4 workers`."""
-    roles: dict[str, int] = {}
-    for member in members:
-        role = member.partition(" ")[0]
-        roles[role] = roles.get(role, 0) + 1
+    roles = Counter(member.partition(" ")[0] for member in members)
     return " and ".join(f"{number} {role}{'' if number == 1 else 's'}" for role, number in roles.items())
 
 
@@ -276,7 +273,7 @@ class _Log:
             self._write(f"{stage.title}{most}")
 
     def close(self) -> None:
-        """Do nothing; there is nothing to clean up."""
+        """Do nothing, because nothing has to be cleaned up."""
 
     def _write(self, line: str) -> None:
         try:

@@ -416,9 +416,10 @@ def _subject_text(report: Report) -> str:
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:
-    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the caret's length.
+    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the length of the
+    caret.
 
-    The unit is cells, not characters: a wide character occupies two, a combining character none, an escape four.
+    The unit is cells, not characters: a wide character occupies two cells, a combining character none, an escape four.
     """
     width = max(width, 20)
     shown = [clean(character) for character in location.snippet]
@@ -565,11 +566,11 @@ def _skipped_stages(sheet: Sheet, report: Report) -> None:
 
 def _other_outcomes(sheet: Sheet, report: Report) -> None:
     """Print every outcome that is not a finding; outcomes of one rule with one reason share a line."""
-    same: dict[tuple[str, str, str, str], list[str]] = {}
-    for outcome in report.outcomes:
-        if outcome.status in (Status.PASS, Status.NOT_APPLICABLE):
-            key = (outcome.id, outcome.name, outcome.status.value, outcome.reason)
-            same.setdefault(key, []).append(outcome.subject)
+    same = grouped(
+        ((outcome.id, outcome.name, outcome.status.value, outcome.reason), outcome.subject)
+        for outcome in report.outcomes
+        if outcome.status in (Status.PASS, Status.NOT_APPLICABLE)
+    )
     for (id, name, status, reason), subjects in same.items():
         about = fold_nodes(tuple(dict.fromkeys(subjects)))
         sheet.wrapped(f"{status} {id} {name} ({about})" + (f": {reason}" if reason else ""), indent=0, hanging=2)

@@ -92,7 +92,8 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Group the findings that differ only in their nodes, ordered by the first finding of each group.
 
-    Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` is split: so few are easier to read separately.
+    Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` findings is split, because so few are easier to
+    read separately.
     """
     groups = grouped(
         (number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), finding)
@@ -196,7 +197,9 @@ def why_not_judged(report: Report) -> str:
 
 
 def unknown_sizes(report: Report) -> str:
-    """Return the part of the headline about launches with an unknown number of ranks; empty if there are none."""
+    """Return the part of the headline about launches with an unknown number of ranks; empty if there are no such
+    launches.
+    """
     understood = report.understood
     number = understood.worlds_symbolic + understood.worlds_unknown
     if not number:
@@ -217,8 +220,8 @@ def launched_by_documents(report: Report) -> str:
 
 
 def compared_with(report: Report) -> str:
-    """Return the part of the headline about the earlier version that the report is compared with; empty if there is
-    none.
+    """Return the part of the headline about the earlier version with which the report is compared; empty without a
+    comparison.
     """
     since = report.configuration.since
     if since is None or not report.jobs:

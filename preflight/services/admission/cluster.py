@@ -47,7 +47,9 @@ _CORE = {
 
 
 class ClusterError(Exception):
-    """The API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` and so on."""
+    """The reason why the API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` and
+    so on.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -385,7 +387,7 @@ class Controller:
             return True
         except ClusterError as error:
             if error.kind in ("blocked", "missing"):
-                # It changed or is gone; the watch reports its new state.
+                # The Workload has changed or no longer exists; the watch reports its new state.
                 return False
             raise
 
@@ -435,7 +437,7 @@ def _pending_checks(workload: Mapping[str, Any]) -> list[str]:
 
 
 def _has_quota(workload: Mapping[str, Any]) -> bool:
-    """Return whether the quota is reserved; before that, Kueue resets a state."""
+    """Return whether the quota is reserved. Kueue resets a state that is set before that."""
     return any(each.get("type") == "QuotaReserved" and each.get("status") == "True" for each in _conditions(workload))
 
 

@@ -215,7 +215,7 @@ class _FindingText:
         return self.line(f"{finding.severity.value}[{finding.id}] {finding.name}: {finding.message}{remedy}")
 
     def line(self, text: str) -> str:
-        """Return one line without secrets and control characters, and with fields for lines."""
+        """Return one line without secrets and control characters, in which fields replace file lines."""
         named = self._place.sub(lambda found: self._field(found[1], int(found[2] or 0)), text)
         return " ".join(clean(scrub(named)).split())
 
@@ -248,7 +248,7 @@ def _limit_warnings(warnings: list[str]) -> tuple[str, ...]:
 
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
-    """Return the judgement for an object that could not be judged, as the policy demands."""
+    """Return the policy's judgement for an object that could not be judged."""
     text = f"preflight could not judge this object: {reason}"
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")
@@ -540,7 +540,7 @@ class Review:
 
 
 def uid_in(body: bytes) -> str:
-    """Return the uid of an unreadable request, from its first bytes; empty if there is none."""
+    """Return the uid of an unreadable request, from its first bytes; empty if they contain no uid."""
     found = _UID.search(body[:_HEAD_BYTES])
     return found[1].decode() if found else ""
 
@@ -604,7 +604,7 @@ def _judged_part(value: Mapping[str, Any]) -> object:
 
 
 def _is_made_by_a_controller(request: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    """Return whether a controller made the object for another one, which was judged.
+    """Return whether a controller made the object for another object, which was judged.
 
     Anybody can write an owner into an object, so only a controller is trusted. Controllers of jobs do not run in the
     namespace of the jobs: a service account of the object's own namespace belongs to people who may submit it.
@@ -667,7 +667,7 @@ class Step:
 
 @dataclass
 class Workers:
-    """The processes that judge. `reader` is None without access to a cluster."""
+    """The processes that judge. `reader` is None if there is no access to a cluster."""
 
     policy: Policy
     reader: Reader | None = None
@@ -776,7 +776,7 @@ def _send_result(sender: Connection, function: Callable[..., Any], arguments: tu
     except InvalidReview as error:
         result = error
     except Exception as error:
-        # Not every exception can be sent.
+        # Some exceptions cannot be sent to another process.
         result = WorkerDied(f"{type(error).__name__}: {error}"[:2000])
     sender.send(result)
 

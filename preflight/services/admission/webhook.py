@@ -173,7 +173,7 @@ class Webhook:
         return Response(content, media_type="application/json")
 
     async def _body(self, request: Request) -> tuple[bytes, bool]:
-        """Return the body, or its beginning if it is too large."""
+        """Return the body, or only its beginning if it is too large."""
         limit = self.workers.policy.max_body_bytes
         found = bytearray()
         with anyio.move_on_after(self.workers.policy.deadline_s):

@@ -126,7 +126,7 @@ class FleetView:
 
 
 def chosen_run(past: Past, filters: Filters) -> int | None:
-    """Return the index of the chosen run, by default the newest one; None if it is not in the period."""
+    """Return the index of the chosen run, by default the newest one; None if the run is not in the period."""
     if filters.run is None:
         return len(past.runs) - 1
     return next((place for place, run in enumerate(past.runs) if run.id == filters.run), None)
@@ -192,7 +192,7 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
 
 
 def newest_only_notice(runs: int, left_out: int) -> str:
-    """Return a sentence if a page does not show all runs of the period; empty if it does."""
+    """Return a sentence if a page does not show all runs of the period; empty if the page shows all."""
     return f"The period has {count(left_out, 'more run')}; only the newest {runs:,} are shown."
 
 
@@ -559,8 +559,8 @@ def _newest(values: Sequence[object]) -> int:
 
 
 def _badness(item: LinkSeries, quantity: Quantity, beside: Sequence[float | None]) -> float:
-    """Return how many times worse than the median of its run the newest value is; 0 for a quantity without a better
-    side.
+    """Return how many times worse than the median of its run the newest value is; 0 if no direction of the quantity is
+    better.
     """
     place = _newest(item.values)
     value, usual = item.values[place], beside[place]

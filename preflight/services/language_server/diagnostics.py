@@ -299,14 +299,12 @@ def _fixes(
 
 
 def _fix_all(folder: Folder, path: str, places: Places, versions: Mapping[str, int]) -> Iterator[types.CodeAction]:
-    edits: dict[Edit, None] = {}
-    for judged in folder.jobs_with(path):
-        if judged.report is not None:
-            planned = plan(judged.report, BufferFiles(folder), unsafe=False)
-            edits.update((edit, None) for one in planned.fixed if one.fix for edit in one.fix.edits)
-    if edits and not _overlap(list(edits)):
+    reports = [judged.report for judged in folder.jobs_with(path) if judged.report is not None]
+    fixed = [finding for report in reports for finding in plan(report, BufferFiles(folder), unsafe=False).fixed]
+    edits = list(dict.fromkeys(edit for finding in fixed if finding.fix for edit in finding.fix.edits))
+    if edits and not _overlap(edits):
         yield types.CodeAction(
-            "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, list(edits), places, versions)
+            "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, edits, places, versions)
         )
 
 
@@ -322,7 +320,7 @@ def _overlap(edits: Sequence[Edit]) -> bool:
 def _suppressions(
     folder: Folder, path: str, placed: PlacedFinding, places: Places, versions: Mapping[str, int], watch: Watch
 ) -> Iterator[types.CodeAction]:
-    """Yield a comment above the finding, if judging the job with the comment suppresses that finding and no other."""
+    """Yield a comment above the finding if judging the job with that comment suppresses this finding and no other."""
     finding = placed.finding
     text = places.text(path)
     line = finding.locations[0].line

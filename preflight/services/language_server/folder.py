@@ -298,7 +298,7 @@ class Folder:
         return Text(text, self.codec)
 
     def judge_with(self, name: str, path: str, content: bytes, watch: Watch) -> Report | None:
-        """Return the report on a job with other content in one of its files; None if the job would not exist."""
+        """Return the report on a job with other content in one of its files; None if the job would then not exist."""
         judged = self.jobs.get(name)
         if judged is None:
             return None

@@ -122,7 +122,7 @@ class Server(LanguageServer):
         self._change()
 
     def close_text(self, uri: str) -> None:
-        """Forget the text of a file."""
+        """Drop the text of a closed file, so that the file is read from disk."""
         if self._open.pop(uri, None) is not None:
             self._change()
 
@@ -269,7 +269,7 @@ class Server(LanguageServer):
         return True
 
     def _show_once(self, text: str) -> None:
-        """Show a message, but only once."""
+        """Show a message, unless it was shown before."""
         shown = clean(text)
         if shown not in self._said and len(self._said) < MAX_OPEN_FILES:
             self._said.add(shown)

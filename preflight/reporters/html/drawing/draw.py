@@ -208,7 +208,9 @@ def _bad_lines(lines: _Lines) -> tuple[int, ...]:
 
 
 def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[Strip, ...]:
-    """Return a bar for each block of rows or columns: its worst share of bad pairs, otherwise its median."""
+    """Return a bar for each block of rows or columns: its worst share of bad pairs or, if no pair is bad, its
+    median.
+    """
     names = matrix.rows if by_row else matrix.columns
     bad = _any_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
@@ -278,8 +280,8 @@ class _Side:
 
 
 def outlier_table(matrix: Matrix) -> TableView | None:
-    """Build a table of names with bad pairs, worst first, otherwise of those with extreme values; all others share one
-    row.
+    """Build a table of the names with bad pairs, worst first, or else of the names with extreme values. All other names
+    share one row.
 
     Returns None if no name stands out.
     """
@@ -305,7 +307,7 @@ def _choose_names(sides: dict[str, _Side]) -> tuple[str, ...]:
     numbered = {name: (number, side.bad, side.middle) for number, (name, side) in enumerate(sides.items())}
     bad = sorted((name for name in sides if numbered[name][1]), key=lambda name: (-numbered[name][1], numbered[name]))
     if bad:
-        # A name that is bad with every peer makes every peer slightly bad; those do not stand out.
+        # A name that is bad with every peer makes every peer slightly bad, and such peers do not stand out.
         worst = numbered[bad[0]][1]
         return tuple(name for name in bad if numbered[name][1] * 4 >= worst)[:_MAX_NAMES]
     known = sorted((middle, number, name) for name, (number, _, middle) in numbered.items() if middle is not None)
@@ -343,8 +345,8 @@ def _known_values(items: Iterable[Mark | Piece | Bar]) -> list[float]:
 
 
 def bad_pairs(matrix: Matrix) -> TableView | None:
-    """Build a table of pairs that are bad or unknown, up to a limit that the title gives; return None if there are
-    none.
+    """Build a table of the pairs that are bad or unknown, up to a limit that the title gives; return None if there are
+    no such pairs.
     """
     bad = [mark for mark in matrix.marks if mark.state != "ok"]
     if not bad:
@@ -393,7 +395,7 @@ def drawings_of(charts: Sequence[Chart]) -> tuple[tuple[str, tuple[Drawing, ...]
 
 
 def draw(chart: Chart) -> Drawing | None:
-    """Draw one chart; None if it is empty."""
+    """Draw one chart; return None if the chart is empty."""
     match chart:
         case Table():
             return table_view(chart) if chart.rows else None
@@ -435,11 +437,10 @@ def _style(kind: str) -> str:
 
 def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
     """Group nodes with pieces of the same kinds; a node with an unusual piece stays separate."""
-    found: dict[tuple[object, ...], list[Place]] = {}
-    for place in places:
-        key = tuple((piece.kind, is_known(piece.value), piece.why) for piece in place.pieces)
-        found.setdefault(key, []).append(place)
-    return [tuple(same) for same in found.values()]
+    alike = grouped(
+        (tuple((piece.kind, is_known(piece.value), piece.why) for piece in place.pieces), place) for place in places
+    )
+    return [tuple(same) for same in alike.values()]
 
 
 def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:

@@ -46,7 +46,7 @@ def format_range(values: Sequence[float], unit: str = "") -> str:
 
 
 def digits(value: float) -> str:
-    """Format a number with three significant digits; a count with all its digits."""
+    """Format a number with three significant digits, and a count with all its digits."""
     if value != value or value in (float("inf"), float("-inf")):
         return "not a number" if value != value else ("endless" if value > 0 else "minus infinity")
     if isinstance(value, int):
@@ -240,7 +240,9 @@ class ColumnView:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table: `rows` are shown at once, folded if many are alike; `all_rows` are the unfolded rows, if different."""
+    """A table. `rows` are shown at once and are folded if many are alike; `all_rows` are the unfolded rows if they
+    differ from `rows`.
+    """
 
     id: str
     title: str
@@ -289,7 +291,8 @@ class Strip:
 class HeatView:
     """A heat map. Small: `squares` by row. Large: a `picture` with strips, and what stands out.
 
-    `row_names` and `column_names` are the names of a picture in folded form if that keeps their order; else empty.
+    `row_names` and `column_names` are the names of a picture in folded form if that keeps their order; otherwise they
+    are empty.
     """
 
     id: str
@@ -313,7 +316,7 @@ class HeatView:
 
 @dataclass(frozen=True, slots=True)
 class PhaseView:
-    """A phase of a lane, as a percentage of the whole; `label` only if there is room for it."""
+    """A phase of a lane, as a percentage of the whole; `label` is empty if there is no room for it."""
 
     at: str
     long: str
@@ -342,7 +345,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """Lanes on a common clock. If there are very many, `picture` shows all lanes and `lanes` those that ended last."""
+    """Lanes on a common clock. If there are very many, `picture` shows all of them, and `lanes` those that ended
+    last.
+    """
 
     id: str
     title: str
@@ -358,7 +363,7 @@ class TimelineView:
 
 @dataclass(frozen=True, slots=True)
 class BarView:
-    """A bar: `long` as a percentage of the longest."""
+    """A bar; `long` is its length as a percentage of the longest bar."""
 
     label: str
     group: str
@@ -451,7 +456,7 @@ def cell_view(value: str | float | int | None, unit: str = "", *, odd: bool = Fa
 
 
 def is_known(value: object) -> bool:
-    """Return whether the value can be shown: neither absent nor NaN."""
+    """Return whether the value can be shown, which is not the case if it is absent or NaN."""
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
