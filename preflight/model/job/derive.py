@@ -49,7 +49,15 @@ def _processes_of_configuration(job: Job) -> Iterator[Claim]:
 
 
 def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
+    """Yield the number of processes per node: the tasks of a node, unless `mpirun -np` starts another number."""
     tasks = job.setting("tasks_per_node", launch.scope)
+    own = [claim for claim in job.setting("tasks", launch.scope) if claim.scope.launch == launch.id]
+    nodes = job.setting("nodes", launch.scope)
+    if launch.launcher != "srun" and own and nodes and all(not claim.scope.launch for claim in tasks):
+        value = lift(_share, join(claim.value for claim in own), join(claim.value for claim in nodes))
+        if isinstance(value, Known) and value.value:
+            yield _derived_claim("processes_per_node", value, (*own, *nodes), launch, sign=" / ", at=own[0])
+            return
     stated = job.setting("processes_per_node", launch.scope)
     # A hostfile states how many processes a node has room for; an option states how many it gets.
     if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in stated):

@@ -25,10 +25,11 @@ _GPU_SELECTION_WORDS = re.compile(
     r"|local_process|SLURM_LOCALID|device_id\b",
     re.IGNORECASE,
 )
-#: Uses of the local rank that choose no GPU: it is read, or compared.
+#: Uses of the local rank that choose no GPU: it is read, compared or printed.
 _NO_CHOICE = re.compile(
-    r"^[ \t]*\w*local_rank\w*[ \t]*=[ \t]*int\(os\.(?:environ|getenv).*$|\blocal_rank[ \t]*(?:==|!=|in\b|not in\b)"
-    r"|\bnot[ \t]+local_rank\b",
+    r"^[ \t]*\w*local_rank\w*[ \t]*=[ \t]*int\(os\.(?:environ|getenv).*$"
+    r"|\blocal_rank(?:\(\))?[ \t]*(?:==|!=|in\b|not in\b)"
+    r"|\bnot[ \t]+local_rank\b|\b(?:print|open|logg\w*\.\w+)\(.*$",
     re.MULTILINE,
 )
 _RANKS = re.compile(
