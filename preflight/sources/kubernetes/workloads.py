@@ -433,7 +433,9 @@ class Manifest:
     def _state_nodes(self, workload: Workload, role: Role, nodes: Value, scope: Scope) -> None:
         """Add claims for the number of nodes; with several roles, all of their counts are quoted."""
         counted = [other.member for other in workload.roles if other.trains and other.member is not None]
-        claim = self._stating.add("nodes", nodes, workload.nodes or role.member or workload.head, scope=scope)
+        # The launcher of an MPIJob is no node of the ranks.
+        own = role.member if role.trains or not counted else counted[0]
+        claim = self._stating.add("nodes", nodes, workload.nodes or own or workload.head, scope=scope)
         if workload.nodes is None and len(counted) > 1:
             spelling = " + ".join(self._stating.spelling(member) for member in counted[:4])
             self._stating.claims[-1] = replace(claim, spelling=spelling)

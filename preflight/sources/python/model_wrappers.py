@@ -301,20 +301,22 @@ def _follows(module: Module, optimizer: ast.Call, divided: ast.Call) -> bool:
 
 #: Any of these words in a file of the job may exchange gradients, or replace the exchange.
 _EXCHANGING = re.compile(
-    r"DataParallel|\bDDP\b|\bFSDP|fully_shard|distributed_model|Distributed\w*(?:Optimizer|Tape)|[dD]eep[sS]peed"
-    r"|[aA]ccelerat(?:e\b|or)|[lL]ightning|[fF]abric\b|Trainer\b|all_?reduce|reduce_scatter|\breduce\(|average_grad"
+    r"DataParallel|\bDDP\b|\bFSDP|fully_shard|distributed_model\(|Distributed\w*(?:Optimizer|Tape)|[dD]eep[sS]peed"
+    r"|[aA]ccelerat(?:e\b|or)|[lL]ightning|[fF]abric\b|(?<!Torch)Trainer\b|all_?reduce|reduce_scatter|\breduce\(|average_grad"
     r"|sync\w*_grad|grad\w*_sync|reduce_grad|apply_collective_grads|parallelize|shard_(?:optimizer|tensor|layer)"
-    r"|DTensor|[pP]ipeline|\brpc\b|all_?gather|\.Engine\(|prepare\(|replicate\(|group_sharded|colossal|byteps|bagua"
+    r"|DTensor|[pP]ipeline|\brpc\b|all_?gather|\.Engine\(|prepare(?:_model)?\(|replicate\(|group_sharded|colossal|byteps|bagua"
     r"|ZeroRedundancy|[lL]ocal_?SGD|DistModel|\bsend\(|broadcast_object|paddlenlp|megatron|nccl2"
     r"|tp_plan",
 )
-_JOINING = frozenset(("init_process_group", "init_parallel_env", "init"))
-_OF_RANKS = re.compile(r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$")
+_JOINING = frozenset(("init_process_group", "init_parallel_env", "init", "TorchTrainer"))
+_OF_RANKS = re.compile(
+    r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$|\bray\.train\.torch\.TorchTrainer$"
+)
 #: Libraries that exchange no gradients by themselves.
 _LIBRARIES = frozenset(
     (
         "PIL", "apex", "cv2", "datasets", "einops", "hydra", "horovod", "matplotlib", "numpy", "omegaconf", "paddle",
-        "pandas", "peft", "scipy", "sklearn", "tensorboard", "tensorboardX", "timm", "tokenizers", "torch",
+        "pandas", "peft", "ray", "scipy", "sklearn", "tensorboard", "tensorboardX", "timm", "tokenizers", "torch",
         "torchaudio", "torchvision", "tqdm", "transformers", "visualdl", "wandb", "yaml",
     )
 )  # fmt: skip

@@ -209,7 +209,8 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     Fix: Add `-x NCCL_SOCKET_IFNAME` to the mpirun command.
 
     Known limits: Nothing is reported where Open MPI is not certain (MPICH and Intel MPI pass all variables on), inside
-    a batch job, whose daemons pass the environment on, or for the variables in mca_base_env_list.
+    a batch job, whose daemons pass the environment on, or for the variables in mca_base_env_list or of the command
+    that mpirun starts.
     """
     for launch in _mpi_launches(job):
         hosts, nodes = job.setting("hosts", launch.scope), job.setting("nodes", launch.scope)
@@ -289,7 +290,16 @@ def _unforwarded_claims(job: Job, launch: Launch, workers: Claim, passed_on: Seq
         and claim.quantity not in worker_variables
         and claim.quantity.removeprefix("env.") not in names
         and not claim.quantity.startswith("env.OMPI_")
+        and not any(_is_set_by_ranks(claim, each) for each in passed_on)
+        # What a script exports may be for the script itself.
+        and (_LIBRARY_VARIABLES.fullmatch(claim.quantity) or not claim.spelling.startswith(f"{claim.quantity[4:]}="))
     ]
+
+
+def _is_set_by_ranks(claim: Claim, passed_on: Claim) -> bool:
+    """Return whether the command that mpirun starts sets a variable itself: `mpirun -x A bash -c 'export B=1; ...'`."""
+    place, option = claim.span, passed_on.span
+    return place.path == option.path and (place.line, place.column) > (option.line, option.column)
 
 
 def _as_tuple(value: object) -> tuple[object, ...]:
@@ -306,6 +316,7 @@ def _exported_claims(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
         and claim.source == "environment"
         and claim.quantity.removeprefix("env.") not in names
         and not claim.condition
+        and not _is_set_by_ranks(claim, passed_on)
     ]
 
 

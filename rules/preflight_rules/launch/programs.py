@@ -10,7 +10,7 @@ from typing import Any
 from preflight.model.findings import Confidence, Fix, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import distinct, job_value
-from preflight.model.job.value import numbers, texts
+from preflight.model.job.value import Symbol, numbers, texts
 from preflight.plugins.authoring import (
     Verdict,
     delete_word,
@@ -25,7 +25,7 @@ from preflight.plugins.authoring import (
 from preflight.plugins.claim_text import definitely_holds, joined, placed, quoted, why_unresolved
 from preflight.plugins.questions import LaunchQuestion, launches_with
 from preflight_rules.data_tables import table
-from preflight_rules.launches import certainly_several
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 from preflight_rules.settings.tables import in_range, pinned
 
 #: Launchers that run their first positional argument with Python.
@@ -626,3 +626,70 @@ def _rank_variables(job: Job, launch: Launch) -> tuple[dict[str, Any] | None, Cl
             if workload is not None:
                 return row, workload
     return None, None
+
+
+#: Variables of a rank, each with the number of the task that has the right value on the first node only.
+_OTHER_NUMBERS = {
+    "LOCAL_RANK": Symbol.PROCESS_RANK,
+    "FLAGS_selected_gpus": Symbol.PROCESS_RANK,
+    "CUDA_VISIBLE_DEVICES": Symbol.PROCESS_RANK,
+    "RANK": Symbol.LOCAL_RANK,
+    "PADDLE_TRAINER_ID": Symbol.LOCAL_RANK,
+}
+
+
+@rule(
+    "LCH024",
+    "rank-and-local-rank-exchanged",
+    severity=Severity.ERROR,
+    otherwise="no launch sets the rank of a process from the other number of its task",
+)
+def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
+    """A launch over several nodes sets LOCAL_RANK from the global rank of the task, or RANK from its local rank.
+
+    What it checks: LOCAL_RANK, FLAGS_selected_gpus and CUDA_VISIBLE_DEVICES do not have the number of the task in the
+    whole job (SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK), and RANK and PADDLE_TRAINER_ID not its number on the node
+    (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK).
+
+    Why it matters: The two are the same on the first node only. Ranks on the other nodes use GPUs that no node has,
+    "invalid device ordinal"; or each rank exists once per node, and all wait for the ranks that are missing.
+
+    Example: `export LOCAL_RANK=${OMPI_COMM_WORLD_RANK}` in two pods with two slots each.
+
+    Fix: `LOCAL_RANK=$SLURM_LOCALID` or `$OMPI_COMM_WORLD_LOCAL_RANK`, `RANK=$SLURM_PROCID` or `$OMPI_COMM_WORLD_RANK`.
+
+    Known limits: Numbers that are computed (`$((SLURM_PROCID % 8))`) are not judged.
+    """
+    for launch in job.launches:
+        for name, symbol in _OTHER_NUMBERS.items():
+            claims = job.setting(f"env.{name}", launch.scope)
+            if not claims or claims[0].value != Unresolved(symbol.value):
+                continue
+            nodes, node_claims = nodes_spanned(job, launch)
+            ranks = job.setting("processes_per_node", launch.scope)
+            if certainly_one(nodes) or (ranks and certainly_one(job_value(ranks))):
+                yield passed(launch.id)
+            elif not certainly_several(nodes) or not node_claims:
+                yield unknown(launch.id, f"the number of nodes that get {quoted(claims[0])} is unknown", at=claims[0])
+            else:
+                several = next((each for each in node_claims if certainly_several(each.value)), node_claims[0])
+                yield failed(
+                    launch.id,
+                    f"{quoted(claims[0])} is {symbol.value}, but {placed(several)} gives several nodes: "
+                    + (
+                        "on every node but the first, no GPU has that index."
+                        if symbol is Symbol.PROCESS_RANK
+                        else "the first rank exists on every node, and all wait for the ranks that are missing."
+                    ),
+                    at=claims[0],
+                    also=((several, "several nodes"),),
+                    remedy=f"Set {name} from the other number of the task"
+                    f" ({' or '.join(_NUMBERS_OF_TASK[symbol is Symbol.PROCESS_RANK])}).",
+                )
+
+
+#: The variables of the number of a task in the whole job, and on its node.
+_NUMBERS_OF_TASK = (
+    ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK"),
+    ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
+)

@@ -741,6 +741,8 @@ def _wrapper_remedy(joins: Claim) -> str:
         return "Wrap the optimizer: optimizer = hvd.DistributedOptimizer(optimizer)."
     if "fleet" in name:
         return "Wrap the model: model = fleet.distributed_model(model)."
+    if name.startswith("ray."):
+        return "Wrap the model: model = ray.train.torch.prepare_model(model)."
     if name.endswith("init_parallel_env"):
         return "Wrap the model: model = paddle.DataParallel(model)."
     return "Wrap the model: model = DistributedDataParallel(model, device_ids=[local_rank])."
