@@ -14,7 +14,7 @@ from pathlib import Path
 
 from preflight import api
 from preflight.model.findings import Finding, Severity
-from preflight_rules.settings.tables import every_refusal
+from preflight_rules.settings.tables import all_refusals
 from tools.oracle.cases import VERDICTS, Verdict, read
 
 #: Rules, and areas of them, about what comes after a framework has read its settings: ranks that meet, ports, GPUs of
@@ -63,7 +63,7 @@ class Answer:
 @functools.cache
 def _later() -> tuple[str, ...]:
     """What goes wrong after settings were read, as messages of CFG002 say it."""
-    return tuple({row.why for row in every_refusal() if row.later})
+    return tuple({row.why for row in all_refusals() if row.later})
 
 
 @dataclass(frozen=True, slots=True)
