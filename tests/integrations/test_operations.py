@@ -33,7 +33,7 @@ from preflight.model.findings import VerdictKind
 from preflight.model.measurements import Measurements
 from preflight.reporters.base import Style
 from preflight.reporters.openmetrics import REPORTER
-from preflight_checks.charts.link_matrices import LINK_BANDWIDTH, LINK_LATENCY
+from preflight_checks.charts.node_tables import QUANTITIES
 from tests.commands.history.fleet import Fleet
 from tests.ports import free_port
 from tests.waiting import until
@@ -138,8 +138,8 @@ def _with_links(report: Report) -> Report:
     names = tuple(record.node.name for record in report.nodes)
     peers = (*names[1:], names[0])
     links = (
-        Measurements(LINK_BANDWIDTH, names, tuple(9e9 for _ in names), peers),
-        Measurements(LINK_LATENCY, names, tuple(4e-5 for _ in names), peers),
+        Measurements(QUANTITIES["link_bandwidth"], names, tuple(9e9 for _ in names), peers),
+        Measurements(QUANTITIES["link_latency"], names, tuple(4e-5 for _ in names), peers),
     )
     return replace(report, measurements=(*report.measurements, *links))
 
