@@ -272,13 +272,15 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     otherwise="no job with several training roles sets such a variable",
 )
 def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
-    """A variable of NCCL, Gloo, UCX or libfabric differs between the roles of one job.
+    """A variable of a communication library, or a number that all pods share, differs between the roles of one job.
 
     What it checks: Every training role of a job sets the same NCCL_, RCCL_, GLOO_, UCX_ and FI_ variables to the same
-    values. Names of interfaces and adapters, topology files and debug levels may differ.
+    values. Names of interfaces and adapters, topology files and debug levels may differ. All roles, servers too, that
+    set MASTER_PORT, WORLD_SIZE, PADDLE_PORT, PADDLE_TRAINERS_NUM, PADDLE_PSERVERS_NUM or DMLC_ numbers set the same.
 
     Why it matters: NCCL does not compare such settings between ranks: with another algorithm, protocol or transport on
-    some of them the first collective hangs or reports a corrupted message.
+    some of them the first collective hangs or reports a corrupted message. Pods with another port or number of
+    processes wait for each other.
 
     Example: `NCCL_IB_DISABLE=1` for the Worker and not for the Master.
 
@@ -287,6 +289,7 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
     Known limits: Variables that the image or a script inside sets are not seen.
     """
     for workload in workloads(job):
+        yield from _shared_number_verdicts(workload)
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM_KINDS or len(trainers) < 2:
             continue
@@ -319,6 +322,36 @@ def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
                 remedy=f"Set {name.removeprefix('env.')} the same way in every role.",
             )
         if not has_difference:
+            yield passed(workload.id)
+
+
+#: Numbers that the pods of all roles share. The default port of a Paddle server may be unused by trainers.
+_SHARED_NUMBERS = {
+    **dict.fromkeys(("MASTER_PORT", "WORLD_SIZE", "PADDLE_TRAINERS_NUM", "PADDLE_PSERVERS_NUM"), Severity.ERROR),
+    **dict.fromkeys(("DMLC_PS_ROOT_PORT", "DMLC_NUM_WORKER", "DMLC_NUM_SERVER"), Severity.ERROR),
+    "PADDLE_PORT": Severity.WARNING,
+}
+
+
+def _shared_number_verdicts(workload: Workload) -> Iterator[Verdict]:
+    for name, severity in _SHARED_NUMBERS.items():
+        claims = [
+            claim
+            for claim in workload.claims.all_claims(workload.id)
+            if claim.quantity == f"env.{name}" and claim.scope.role and isinstance(claim.value, Known)
+        ]
+        other = next((claim for claim in claims if claim.value != claims[0].value), None)
+        if other is not None:
+            yield failed(
+                workload.id,
+                f"{quoted(other)} of {other.scope.role} differs from {placed(claims[0])} of {claims[0].scope.role}: the"
+                " pods of the job wait for each other.",
+                at=other,
+                also=((claims[0], claims[0].scope.role),),
+                remedy=f"Set {name} to one value in all roles.",
+                severity=severity,
+            )
+        elif len(claims) > 1:
             yield passed(workload.id)
 
 
