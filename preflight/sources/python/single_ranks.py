@@ -33,7 +33,7 @@ _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
 _OTHER_RANKS = (RankSet.OTHERS, RankSet.LOCAL_OTHERS)
 #: Names that one value has, one after the other.
 _MAX_NAMES = 5
-_AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_over", re.IGNORECASE)
+_AGREED = re.compile(r"reduce|gather|broadcast|sync|mean_across|average_(?:over|all)", re.IGNORECASE)
 
 
 def local_plateaus(module: Module) -> Iterator[Claim]:
@@ -41,10 +41,13 @@ def local_plateaus(module: Module) -> Iterator[Claim]:
     losses = {dotted(each.func.value) for each in module.named("backward") if isinstance(each.func, ast.Attribute)} - {
         ""
     }
-    for call in module.named("ReduceOnPlateau", "ReduceLROnPlateau"):
+    calls = module.named("ReduceOnPlateau", "ReduceLROnPlateau")
+    for call in calls:
         name = module.bound_to(call)
+        # A library may return the scheduler under another name.
+        named = re.compile(rf"{re.escape(name)}\.step" + (r"|\w*sched\w*\.step" if len(calls) == 1 else ""))
         for step in module.named("step") if name else ():
-            if dotted(step.func) != f"{name}.step" or not step.args:
+            if not named.fullmatch(dotted(step.func)) or not step.args:
                 continue
             names = _names_of(module, step.args[0])
             if losses & set(names) and not any(_is_agreed(module, name) for name in names):
@@ -71,8 +74,11 @@ def _names_of(module: Module, value: ast.expr) -> list[str]:
 
 
 def _is_agreed(module: Module, name: str) -> bool:
+    """Return whether a call averages a variable in place, or gives the variable what it returns."""
     return any(
-        _AGREED.search(last(module.called(call))) and any(dotted(item) == name for item in call.args)
+        _AGREED.search(last(module.called(call)))
+        and any(dotted(item) == name for item in call.args)
+        and (module.bound_to(call) in ("", name) or last(module.called(call)) == "all_reduce")
         for call in module.calls
     )
 
