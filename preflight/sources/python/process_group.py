@@ -268,7 +268,8 @@ def _rank_readers(module: Module) -> Iterator[Claim]:
             continue
         name = _name_of(module, function)
         condition = module.condition(node)
-        if "in os.environ" in module.source(function):
+        returns = (each for each in ast.walk(function) if isinstance(each, ast.Return))
+        if "in os.environ" in module.source(function) or any(each.lineno < node.lineno for each in returns):
             continue
         if name and name not in seen and "environ" not in condition and "launcher" not in condition:
             seen.add(name)
