@@ -64,9 +64,12 @@ _WAITING = (
     *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
     "collective_in_rank_loop",
 )
-#: Claims that show that a script is for several ranks.
+#: Claims that show that a script is for several ranks or devices.
 _OF_SEVERAL_RANKS = frozenset(
-    ("uses_ddp", "uses_fsdp", "training_framework", "backend", "parallel_environment", "setting.paddle_v2.function")
+    (
+        *("uses_ddp", "uses_fsdp", "training_framework", "backend", "parallel_environment"),
+        *("setting.paddle_v2.function", "setting.fluid_executor.function", "setting.fluid_compiled.function"),
+    )
 )
 #: Stands for a branch that may not be taken.
 _UNSURE = "a condition that is not known"
