@@ -210,6 +210,7 @@ _MAKERS = frozenset(
         "torchtitan", "ignite", "apex", "fairscale", "diffusers", "ultralytics",
     )
 )  # fmt: skip
+_TRAINER = re.compile(r"Train(?:er|ing_?Arguments)|HfArgumentParser")
 _RANKS = frozenset(("RANK", "LOCAL_RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"))
 #: Calls of functions of other files that are joined.
 _MAX_CALLS = 24
@@ -230,7 +231,9 @@ def need_claims(module: Module) -> Iterator[Claim]:
 
 def _needs_group(module: Module) -> Iterator[Claim]:
     """Yield the first call that certainly runs and needs a group that the script does not make."""
-    strange = sorted(set(libraries(module)) - _LIBRARIES)
+    # Of Hugging Face's libraries the trainers make a group, models and data sets do not.
+    quiet = set() if _TRAINER.search(module.file.text) else {"transformers", "datasets"}
+    strange = sorted(set(libraries(module)) - _LIBRARIES - quiet)
     if _MAKERS & set(strange):
         return
     relative = any(node.level > 0 for node in module.nodes(ast.ImportFrom))
