@@ -26,7 +26,7 @@ from preflight._util.redaction import HIDDEN, scrub_traceback
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
-from preflight.engine.evaluate import judge_without_crashing_nodes, selected
+from preflight.engine.evaluate import is_selected, judge_without_crashing_nodes
 from preflight.executors.base import (
     Executor,
     ExecutorError,
@@ -519,7 +519,7 @@ class Planner:
         self.shipped: dict[str, str] = {}
         self.checks: list[Check] = []
         for check in checks:
-            if not selected(check.meta, base.configuration) and not (self._only_smoke and check.when == "node"):
+            if not is_selected(check.meta, base.configuration) and not (self._only_smoke and check.when == "node"):
                 continue
             try:
                 self.shipped.update(extract(check.probes))
