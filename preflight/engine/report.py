@@ -173,12 +173,12 @@ def _claim_words(claim: Claim) -> str:
 
 def _node_count(job: Job, scope: Scope) -> _SourcedNumber | None:
     """Return the number of allocated nodes: the allocation of the job takes precedence over the launcher's request."""
-    return _smallest_number(job.setting("nodes", scope)) or _smallest_number(job.requiring("nodes", scope))
+    return _smallest_number(job.setting("nodes", scope)) or _smallest_number(job.requirement_claims("nodes", scope))
 
 
 def _gpu_count(job: Job, launch: Launch) -> _SourcedNumber | None:
     stated_count = _smallest_number(job.setting("gpus_per_node", launch.scope)) or _smallest_number(
-        job.requiring("gpus_per_node", launch.scope)
+        job.requirement_claims("gpus_per_node", launch.scope)
     )
     if stated_count is not None:
         return stated_count

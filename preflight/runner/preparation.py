@@ -494,9 +494,9 @@ class Preparation:
 def warm_up(recording: Recording, stages: frozenset[str]) -> None:
     """Load the rules, the functions that make charts and the schema of recordings, which judging needs later."""
     from preflight._util.validation import type_adapter
-    from preflight.model.recording_io import document
+    from preflight.model.recording_io import document_class
 
-    type_adapter(document())
+    type_adapter(document_class())
     if recording.verb not in (NODES, SMOKE):
         rules_for(recording.configuration)
     registry.chart_makers(stages)

@@ -286,7 +286,7 @@ def _host_memory_verdict(
 ) -> Verdict:
     parameters, model = named_model
     limit = max(numbers(job_value(limits)) or (0,)) * 1024 * 1024
-    nodes = (1, *numbers(job_value(job.requiring("nodes", scope) or job.setting("nodes", scope))))
+    nodes = (1, *numbers(job_value(job.requirement_claims("nodes", scope) or job.setting("nodes", scope))))
     stage = max(numbers(job_value(job.setting("zero_stage", scope))) or (0,))
     place, needed, cause = model, 0, ""
     optimizer = [c for c in job.setting("offload_optimizer_device", scope) if texts(c.value) == ("cpu",)]
