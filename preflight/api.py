@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from preflight.commands.fix import Plan as FixPlan
     from preflight.commands.history.account import Account
     from preflight.commands.plan.job_plan import Plan
-    from preflight.config.resolve import Choices, Chosen
+    from preflight.config.resolve import Choices, RunSettings
     from preflight.model.configuration import RunOptions
     from preflight.model.job import Job, LeftOut
     from preflight.runner.preparation import LoadedJobs, LoadJobs
@@ -505,7 +505,7 @@ def crashed(error: BaseException, *, verb: str) -> Report:
 
 def configure(
     choices: Choices, paths: Sequence[str | Path], *, root: str | Path | None = None, read_baseline: bool = True
-) -> Chosen:
+) -> RunSettings:
     """Return the configuration of a run over `paths`: the `choices`, applied to the nearest configuration file.
 
     The search for that file starts at the folder that contains all paths, and goes up to `root` or the top of the
@@ -514,7 +514,7 @@ def configure(
     Raises:
         UsageError: the file cannot be used, or contains an unknown name.
     """
-    from preflight.config.resolve import choose
+    from preflight.config.resolve import resolve_settings
 
     named = [Path(path) for path in paths] or [Path()]
     folders = [folder_of(path) for path in named]
@@ -522,7 +522,7 @@ def configure(
     here = root_of(named, root)
     # The search goes up from the root, not from the paths: a submodule is a separate repository, not the protected one.
     top = here if root is not None else repository_of(here)
-    return choose(choices, here, start, top, read_baseline=read_baseline)
+    return resolve_settings(choices, here, start, top, read_baseline=read_baseline)
 
 
 def fixes(report: Report, paths: Sequence[str | Path], *, root: str | Path | None = None, unsafe: bool) -> FixPlan:

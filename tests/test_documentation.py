@@ -16,7 +16,7 @@ from preflight import api
 from preflight._util.toml import parse as loads
 from preflight.cli import main
 from preflight.commands import rule_docs
-from preflight.config.document import Settings, validated
+from preflight.config.document import Settings, validate_settings
 from preflight.config.resolve import Choices
 from preflight.engine.report import Report
 from preflight.model.findings import Severity, VerdictKind
@@ -86,7 +86,7 @@ def test_readme_is_short_and_links_every_audience() -> None:
 def test_every_key_is_documented() -> None:
     documented = set(re.findall(r"`([a-z-]+)`", PAGES["docs/configuration.md"]))
     assert {item.name for item in fields(Settings)} <= {key.replace("-", "_") for key in documented}
-    assert isinstance(validated(loads("")), Settings)
+    assert isinstance(validate_settings(loads("")), Settings)
 
 
 def test_shell_completion_works(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if wanted == given:
         yield passed(job.name)
         return
-    claim = (job.setting("nodes", launch.scope) or job.requiring("nodes", launch.scope))[0]
+    claim = (job.setting("nodes", launch.scope) or job.requirement_claims("nodes", launch.scope))[0]
     origin = fleet.origin
     if origin is not None and origin.source == "executor" and given < wanted and not nodes_share_machine(fleet):
         yield failed(

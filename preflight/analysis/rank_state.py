@@ -1,7 +1,7 @@
-"""The known state of each rank of a run, the culprit of a failed one, the evidence, and the meaning of ranks' stacks.
+"""The known state of each member of a run, the culprit of a failed run, and the meaning of the members' stacks.
 
-Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each has a number that is
-unique in the group, which others use to report the members they wait for, and a readable name.
+Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each member has a readable
+name, and a number that is unique in the group, with which others report the members that they wait for.
 """
 
 from __future__ import annotations
@@ -17,22 +17,26 @@ from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
 
 _SIGABRT = 6
-#: Largest plausible count of anything that a rank has done.
+#: The largest plausible count in a message of a rank.
 _MAX_COUNT = 1 << 53
-#: A rank that sends nothing for longer than this did not run in between.
-_LATE_S = 2 * rank_events.HEARTBEAT_S
+#: The largest time between two messages of a rank that runs, in seconds.
+_MAX_GAP_S = 2 * rank_events.HEARTBEAT_S
 #: The role of equal members, which are identified by their number.
 RANK = "rank"
-#: The role of a worker that waits to replace another one.
+#: The role of a worker that waits to replace another worker.
 BACKUP_WORKER = "spare"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An expected process: its node, its request and its role.
+    """An expected process.
 
     Args:
-        rank: its number, unique in the group. `index` is its configured index within its role.
+        rank: its number, which is unique in the group.
+        node: the name of its node.
+        key: the key of the request that starts it.
+        role: `rank`, `server`, `worker` or `spare`.
+        index: its configured index within its role.
     """
 
     rank: int
@@ -50,8 +54,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's attempts to connect to another member's port: the first at `since_s`, the latest at `at_s`, with the
-    same result.
+    """A member's attempts with the same result to connect to another member's port: the first at `since_s`, the latest
+    at `at_s`.
     """
 
     result: str
@@ -63,14 +67,15 @@ class Dial:
 
 @dataclass
 class RankView:
-    """One member as of some moment. Times are seconds since the run began, by the head's clock.
+    """The state of one member at some time. Times are in seconds since the run began, by the head's clock.
 
     Args:
-        name, role: as in `Member`. `hello` is its report at start.
-        dials: the ports of others that it dialled, by their numbers; `dial_result` concerns the master's port of a
-            collective.
-        replaced_at: when a server reported that a backup worker replaced it.
-        idle: whether it only waits for work; if another member waits for it, a message was lost.
+        name, role: as in `Member`.
+        hello: its report at start.
+        dials: its attempts to connect to ports of other members, by their numbers.
+        dial_result: the result of connecting to the master's port of a collective.
+        replaced_at: the time at which a server reported that a backup worker replaced the member.
+        idle: whether the member only waits for work. If another member waits for an idle member, a message was lost.
         last_event_at: last message of the rank itself; `changed_at`: last time its main thread moved.
         entered, left: number of the last collective that it entered and left; `inside` is the one that it is in, 0 if
             none. `root`: the rank that may leave it before the others (`rank_events.ANY_RANK`: each may), if any may.
@@ -134,8 +139,8 @@ class RankView:
 
     @property
     def unable_s(self) -> float:
-        """Return how long the member could not run since its main thread last moved: without a CPU, stopped or
-        frozen.
+        """Return the seconds since its main thread last moved in which the member could not run, because it had no CPU,
+        or was stopped or frozen.
         """
         return max(0.0, (self.starved_s or 0.0) + self.silent_s - self.idle_at_change_s)
 
@@ -147,8 +152,8 @@ class RankView:
 
     @property
     def consequence(self) -> bool:
-        """Return whether the member ended because of another rank, by its own report or because a library aborted after
-        a peer's connection broke.
+        """Return whether the member ended because of another rank: it reports so itself, or a library aborted the
+        process after the connection of a peer broke.
         """
         if self.failure is None:
             return False
@@ -162,26 +167,26 @@ class RankView:
     @property
     def gave_up_on(self) -> tuple[int, ...]:
         """Return the members that this member reports as the reason for its end."""
-        return tuple(number for _, problem in self.problems for number in _numbers(problem.get("because", ())))
+        return tuple(rank for _, problem in self.problems for rank in _numbers(problem.get("because", ())))
 
     def problem(self, kind: str) -> Mapping[str, Any] | None:
-        """Return the first problem of this kind that the member reported."""
+        """Return the first problem of this kind that the member reported; None if there is none."""
         return next((data for _, data in self.problems if data.get("problem") == kind), None)
 
     def problem_at(self, kind: str) -> float | None:
-        """Return when the member reported the problem."""
+        """Return the time at which the member first reported a problem of this kind; None if it did not."""
         return next((at for at, data in self.problems if data.get("problem") == kind), None)
 
 
 def build_views(
     members: Sequence[Member], events: Sequence[EventRecord], records: Sequence[FactRecord], *, began_s: float
 ) -> dict[int, RankView]:
-    """Return the members by number."""
-    found = {
+    """Return the state of each member by number, after these events and records."""
+    views = {
         m.rank: RankView(m.rank, m.node, m.key, began_s, m.name, m.role, last_event_at=began_s, changed_at=began_s)
         for m in sorted(members, key=lambda member: member.rank)
     }
-    by_key = {view.key: view for view in found.values()}
+    by_key = {view.key: view for view in views.values()}
     for event in sorted(events, key=lambda e: e.at_s):
         view = by_key.get(event.request_key)
         if view is not None and event.origin == "agent":
@@ -189,29 +194,29 @@ def build_views(
         elif view is not None and event.origin == "child":
             _on_rank_event(view, event)
             if event.data.get("event") == rank_events.REPLACED:
-                _mark_replaced(found, event)
+                _on_replaced(views, event)
     for record in records:
         view = by_key.get(record.request.key)
         if view is None or (record.unavailable is not None and record.unavailable.kind == "cancelled"):
             continue
         view.ended_at = record.finished_s
         view.done, view.failure = record.unavailable is None, record.unavailable
-    return found
+    return views
 
 
-def replaced(members: Sequence[Member], events: Sequence[EventRecord]) -> dict[int, Member | None]:
+def replacements(members: Sequence[Member], events: Sequence[EventRecord]) -> dict[int, Member | None]:
     """Return the members that a backup worker has replaced, by number, with that worker."""
-    by_number = {member.rank: member for member in members}
-    errors = [
+    member_by_rank = {member.rank: member for member in members}
+    replacement_data = [
         event.data for event in events if event.origin == "child" and event.data.get("event") == rank_events.REPLACED
     ]
-    return {_number(data.get("worker")): by_number.get(_number(data.get("spare"))) for data in errors}
+    return {_number(data.get("worker")): member_by_rank.get(_number(data.get("spare"))) for data in replacement_data}
 
 
-def _mark_replaced(found: Mapping[int, RankView], event: EventRecord) -> None:
-    lost = found.get(_number(event.data.get("worker")))
-    if lost is not None and lost.replaced_at is None:
-        lost.replaced_at = event.at_s
+def _on_replaced(views: Mapping[int, RankView], event: EventRecord) -> None:
+    replaced_view = views.get(_number(event.data.get("worker")))
+    if replaced_view is not None and replaced_view.replaced_at is None:
+        replaced_view.replaced_at = event.at_s
 
 
 def _on_agent_event(view: RankView, event: EventRecord) -> None:
@@ -229,7 +234,7 @@ def _on_agent_event(view: RankView, event: EventRecord) -> None:
 
 def _on_rank_event(view: RankView, event: EventRecord) -> None:
     data = event.data
-    if view.started and event.at_s - view.last_event_at > _LATE_S:
+    if view.started and event.at_s - view.last_event_at > _MAX_GAP_S:
         view.silent_s += event.at_s - view.last_event_at - rank_events.HEARTBEAT_S
     view.started = True
     view.last_event_at = event.at_s
@@ -244,8 +249,8 @@ def _on_rank_event(view: RankView, event: EventRecord) -> None:
         _on_collective_left(view, event)
     elif kind == rank_events.DIAL and type(data.get("to")) is int:
         result, error, endpoint = (str(data.get(name, "")) for name in ("result", "error", "endpoint"))
-        before = view.dials.get(_number(data.get("to")))
-        since_s = before.since_s if before is not None and before.result == result else event.at_s
+        last_dial = view.dials.get(_number(data.get("to")))
+        since_s = last_dial.since_s if last_dial is not None and last_dial.result == result else event.at_s
         view.dials[_number(data.get("to"))] = Dial(result, error, endpoint, since_s, event.at_s)
     elif kind == rank_events.DIAL:
         view.dial_result, view.dial_error = str(data.get("result", "")), str(data.get("error", ""))
@@ -255,7 +260,7 @@ def _on_rank_event(view: RankView, event: EventRecord) -> None:
 
 
 def _on_heartbeat(view: RankView, event: EventRecord) -> None:
-    """Apply a heartbeat, which advances the view only as far as the rank has advanced since its last message."""
+    """Apply a heartbeat. The state changes only if the rank made progress since its last message."""
     data = event.data
     starved_s = data.get("starved_s")
     if isinstance(starved_s, (int, float)) and starved_s >= (view.starved_s or 0.0):
@@ -264,8 +269,8 @@ def _on_heartbeat(view: RankView, event: EventRecord) -> None:
     if progress <= view.progress:
         return
     view.progress = progress
-    _mark_changed(view, event.at_s)
-    # The start of the current activity may not have been reported, because most are short; this one may last.
+    _set_changed(view, event.at_s)
+    # Ranks do not report the start of every activity, because most activities are short; the current one may be long.
     view.what = str(data.get("what", ""))
     view.waiting_for = _numbers(data.get("waiting_for", ()))
     view.idle = data.get("idle") is True
@@ -285,7 +290,7 @@ def _on_phase(view: RankView, event: EventRecord) -> None:
         details = event.data.get("details")
         if phase == rank_events.STARTED and isinstance(details, Mapping):
             view.hello, view.hello_at = details, event.at_s
-        _mark_moved(view, event)
+        _on_progress(view, event)
 
 
 def _on_collective_entered(view: RankView, event: EventRecord) -> None:
@@ -294,7 +299,7 @@ def _on_collective_entered(view: RankView, event: EventRecord) -> None:
     view.waiting_for = _numbers(data.get("waiting_for", ()))
     if data.get("again"):
         view.idle = data.get("idle") is True
-        _mark_changed(view, event.at_s)
+        _set_changed(view, event.at_s)
         return
     view.loading, view.idle = bool(data.get("loading")), data.get("idle") is True
     view.inside, view.root = _number(data.get("collective")), _rank_or_none(data.get("root"))
@@ -303,27 +308,29 @@ def _on_collective_entered(view: RankView, event: EventRecord) -> None:
     if isinstance(details, Mapping):
         view.advertised = str(details.get("hostname_resolves_to", ""))
         view.interface = str(details.get("interface", ""))
-    _mark_moved(view, event)
+    _on_progress(view, event)
 
 
 def _on_collective_left(view: RankView, event: EventRecord) -> None:
     view.left = max(view.left, _number(event.data.get("collective")))
-    counted = bool(view.inside) or (view.role != RANK and not view.idle)
-    if counted and rank_events.position(view.phase) >= rank_events.position(rank_events.GROUP):
+    is_measured = bool(view.inside) or (view.role != RANK and not view.idle)
+    if is_measured and rank_events.position(view.phase) >= rank_events.position(rank_events.GROUP):
         seconds = event.data.get("seconds", 0.0)
-        # Nothing took longer than the rank has existed: this bounds how long other ranks are waited for.
-        most_s = max(0.0, event.at_s - view.began_at)
-        view.longest_s = max(view.longest_s, min(float(seconds), most_s) if isinstance(seconds, (int, float)) else 0.0)
+        # No collective lasted longer than the rank has existed; this bounds the time limit for other ranks.
+        lifetime_s = max(0.0, event.at_s - view.began_at)
+        view.longest_s = max(
+            view.longest_s, min(float(seconds), lifetime_s) if isinstance(seconds, (int, float)) else 0.0
+        )
     view.what, view.waiting_for, view.loading, view.inside, view.idle = "", (), False, 0, False
-    _mark_moved(view, event)
+    _on_progress(view, event)
 
 
-def _mark_moved(view: RankView, event: EventRecord) -> None:
+def _on_progress(view: RankView, event: EventRecord) -> None:
     view.progress = max(view.progress, _number(event.data.get("progress")))
-    _mark_changed(view, event.at_s)
+    _set_changed(view, event.at_s)
 
 
-def _mark_changed(view: RankView, at_s: float) -> None:
+def _set_changed(view: RankView, at_s: float) -> None:
     view.changed_at, view.idle_at_change_s = at_s, (view.starved_s or 0.0) + view.silent_s
 
 
@@ -340,22 +347,24 @@ def _number(value: Any) -> int:
 
 
 def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
-    """Return the members that these requests start. If two share a number, the later one is numbered after all
-    others.
+    """Return the members that these requests start. If two members have the same number, the later member gets a number
+    after all others.
     """
-    found: dict[int, Member] = {}
+    members: dict[int, Member] = {}
     for request in requests:
         params = request.params
         number = int(params["rank"])
-        if number in found:
-            number = max(max(found), len(requests)) + 1
+        if number in members:
+            number = max(max(members), len(requests)) + 1
         role = BACKUP_WORKER if params.get("spare") is True else str(params.get("role", RANK))
         index = params.get("index", params["rank"])
-        found[number] = Member(number, request.node, request.key, role, index if isinstance(index, int) else str(index))
-    return tuple(found.values())
+        members[number] = Member(
+            number, request.node, request.key, role, index if isinstance(index, int) else str(index)
+        )
+    return tuple(members.values())
 
 
-#: The run was ended before it finished, and there is no sign that any member is at fault.
+#: The kind of a run that was ended before it finished, without a sign that any member is at fault.
 UNFINISHED = "unfinished"
 
 
@@ -363,16 +372,23 @@ UNFINISHED = "unfinished"
 class Limits:
     """Time limits in seconds.
 
-    They count time in which the head itself ran and, for a lack of progress, in which the rank was not starved of CPU
-    time. A process that is stopped or silent and comes back within ten seconds (`stopped_s`, `silent_s`: a debugger, a
-    core dump, a virtual machine that is moved) is healthy. Five times the longest step so far makes a rank frozen (the
-    factor that NVIDIA's resiliency extension uses), but never less than `step_least_s`; where the rank cannot report
-    its starvation, `unmeasured_factor` times as long. Starting the interpreter and loading libraries have no limit but
-    the deadline of the run. `connect_s`: setting up a process group and its first collective. `settle_s`: how long the
-    cause of a death may be reported after the deaths that it caused. `beat_s`: a lack of progress is counted until this
-    long after the last heartbeat, because one without heartbeats is a silence. `replace_s`: how long a backup worker
-    may take to replace a lost worker; a lagging worker must be replaced within 5 s. `agree_s`: how long other members
-    may take to report their identity once two have contradicted each other.
+    Time counts only while the head itself ran and, for a lack of progress, while the rank was not starved of CPU time.
+    A process that is stopped or silent and resumes within ten seconds (a debugger, a core dump, a virtual machine that
+    is moved) is healthy. The start of the interpreter and the loading of libraries have no limit but the deadline of
+    the run.
+
+    Args:
+        stopped_s, silent_s: the longest time for which a healthy process is stopped or silent.
+        step_factor: a rank is frozen after this many times the longest step so far; the factor is that of NVIDIA's
+            resiliency extension.
+        step_least_s: the shortest time after which a rank is frozen.
+        unmeasured_factor: the factor by which the limits grow if the rank cannot report its starvation.
+        connect_s: the time for the setup of a process group and its first collective.
+        settle_s: the time in which the cause of a death may be reported after the deaths that it caused.
+        beat_s: the time after the last heartbeat that still counts as a lack of progress; later time counts as silence.
+        replace_s: the time that a backup worker may take to replace a lost worker; a lagging worker must be replaced
+            within 5 s.
+        agree_s: the time that other members may take to report their identity after two have contradicted each other.
     """
 
     silent_s: float = 10.0
@@ -391,7 +407,7 @@ class Limits:
 
 
 LIMITS = Limits()
-#: Largest number of names in a sentence.
+#: The largest number of names in a sentence.
 _MAX_NAMES = 8
 
 
@@ -400,14 +416,18 @@ class Culprit:
     """The member to blame.
 
     Args:
-        rank: its number; None when all ranks hang together, or when the culprit was never started.
-        name: its name (`rank 3`, `server 1`); empty if none is named.
+        rank: its number; None if all ranks hang together, or if the culprit was never started.
+        node: the name of its node; empty if no member is named.
         kind: `missing`, `dead`, `stopped`, `stuck`, `lost-node`, `mismatch`, `endpoint` (the meeting point of a
             collective), `path` (the network path from workers to servers) or UNFINISHED.
-        phase: the last phase the rank completed; `doing` is its last activity.
+        phase: the last phase that the member completed.
+        doing: its last activity.
         since_s: the start of the fault, in seconds since the run began.
-        because: the reason, as one readable sentence.
-        waiting: numbers of the members that wait for it. `also`: further members with the same fault.
+        because: the reason as one readable sentence.
+        waiting: the numbers of the members that wait for it.
+        also: the numbers of further members with the same fault.
+        key: the key of the request that started it.
+        name: its name (`rank 3`, `server 1`); empty if no member is named.
     """
 
     rank: int | None
@@ -434,7 +454,12 @@ Views = dict[int, RankView]
 def make_culprit(
     views: Views, view: RankView, kind: str, since_s: float, text: str, *, also: Sequence[int] = ()
 ) -> Culprit:
-    """Blame `view`; `text` continues after "rank 3 on node-b". All members still running wait for it."""
+    """Return the result that blames `view`. All members that still run wait for it.
+
+    Args:
+        text: the rest of the sentence that begins with "rank 3 on node-b".
+        also: the numbers of further members with the same fault.
+    """
     waiting = tuple(v.rank for v in views.values() if v.alive and v.rank != view.rank and not v.done)
     return Culprit(
         view.rank,
@@ -452,29 +477,29 @@ def make_culprit(
 
 
 def title(view: RankView) -> str:
-    """Return name and node: `rank 3 on node-b`."""
+    """Return the name and the node of a member: `rank 3 on node-b`."""
     return f"{view.name} on {view.node}"
 
 
 def describe_activity(view: RankView) -> str:
-    """Return the last activity of the rank, in words that follow "during"."""
+    """Return the last activity of the member, in words that follow "during"."""
     if not view.started:
         return "starting"
     return view.what or rank_events.activity_of(view.phase, view.role)
 
 
 def nodes_text(group: Sequence[RankView]) -> str:
-    """Return the nodes of these members, each once."""
+    """Return the names of these members' nodes as text, each once."""
     return fold(list(dict.fromkeys(v.node for v in group)))
 
 
 def names_text(group: Sequence[Member | RankView]) -> str:
-    """Return the members' names combined: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
+    """Return the names of these members as text: `rank 1`, `ranks 1, 2`, `server 0 and workers 1, 2`."""
     by_role = grouped((view.role, view.name) for view in group)
     parts: list[str] = []
     for role, names in by_role.items():
-        whole = all(name.startswith(f"{role} ") and name[len(role) + 1 :].isdecimal() for name in names)
-        if len(names) == 1 or not whole:
+        are_numbered = all(name.startswith(f"{role} ") and name[len(role) + 1 :].isdecimal() for name in names)
+        if len(names) == 1 or not are_numbered:
             parts.append(", ".join(names))
         else:
             parts.append(f"{role}s {fold([name[len(role) + 1 :] for name in names])}")
@@ -482,23 +507,23 @@ def names_text(group: Sequence[Member | RankView]) -> str:
 
 
 def fold(names: Sequence[str]) -> str:
-    """Return all names if they are few, otherwise the first ones and the number of others."""
+    """Return all names if they are few, otherwise the first names and the number of others."""
     return join_some(names, _MAX_NAMES)
 
 
-def by_time(views: Views, when: Callable[[RankView], float | None]) -> list[RankView]:
-    """Return the members for which `when` returns a time, earliest first."""
-    timed = [(at_s, view.rank, view) for view in views.values() if (at_s := when(view)) is not None]
-    return [view for _, _, view in sorted(timed, key=lambda item: item[:2])]
+def by_time(views: Views, time_of: Callable[[RankView], float | None]) -> list[RankView]:
+    """Return the members for which `time_of` returns a time, the earliest first."""
+    times = [(at_s, view.rank, view) for view in views.values() if (at_s := time_of(view)) is not None]
+    return [view for _, _, view in sorted(times, key=lambda item: item[:2])]
 
 
 #: A frame, and the header of a thread, in a dump of Python's faulthandler (most recent call first).
 _FRAME = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x.*$", re.MULTILINE)
 #: The functions that members run, as named in a stack.
-_ENTRIES = ("rank", "server", "worker")
-#: Folders of the frameworks, inside which a call to all other ranks waits.
-_FRAMEWORKS = ("/torch/", "/paddle/")
+_MEMBER_FUNCTIONS = ("rank", "server", "worker")
+#: Folders of the frameworks, in whose code a rank waits for a collective.
+_FRAMEWORK_FOLDERS = ("/torch/", "/paddle/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,44 +540,59 @@ class Frame:
         return f"{self.function} ({self.path.rsplit('/', 1)[-1]}:{self.line})"
 
     @property
-    def in_framework(self) -> bool:
+    def is_in_framework(self) -> bool:
         """Return whether the frame is in the framework's own code."""
-        return any(folder in self.path for folder in _FRAMEWORKS)
+        return any(folder in self.path for folder in _FRAMEWORK_FOLDERS)
 
 
-def frames_of(text: str) -> list[Frame]:
+def own_frames(text: str) -> list[Frame]:
     """Return the frames of the member's own thread, innermost first, from faulthandler's dump of all threads."""
-    threads = [[Frame(name, path, line) for path, line, name in _FRAME.findall(block)] for block in _THREAD.split(text)]
-    own = [frames for frames in threads if any("reference_trainer" in frame.path for frame in frames)]
-    main = [frames for frames in own if any(frame.function in _ENTRIES for frame in frames)]
-    return next(iter(main or own or [frames for frames in threads if frames]), [])
+    thread_frames = [
+        [Frame(name, path, line) for path, line, name in _FRAME.findall(thread_text)]
+        for thread_text in _THREAD.split(text)
+    ]
+    trainer_frames = [frames for frames in thread_frames if any("reference_trainer" in frame.path for frame in frames)]
+    member_frames = [
+        frames for frames in trainer_frames if any(frame.function in _MEMBER_FUNCTIONS for frame in frames)
+    ]
+    return next(iter(member_frames or trainer_frames or [frames for frames in thread_frames if frames]), [])
 
 
-def find_outside(views: Views, found: Culprit) -> Culprit | None:
-    """Return the few members that are in code outside the framework, while most wait in the call that all have entered.
+def find_member_outside_framework(views: Views, culprit: Culprit) -> Culprit | None:
+    """Return the few members that are in code outside the framework, while most wait in the call that all have entered;
+    None if there are none.
 
-    `found` is the result without stacks: all members hang together, and none is named.
+    Args:
+        culprit: the result without stacks, in which all members hang together and none is named.
     """
-    if found.kind != "stuck" or found.rank is not None:
+    if culprit.kind != "stuck" or culprit.rank is not None:
         return None
-    innermost = {number: frames[0] for number, view in views.items() if (frames := frames_of(view.stacks))}
-    waiting = [number for number, frame in innermost.items() if frame.in_framework]
-    # The trainer's own code may wait for a GPU, which is no difference.
-    outside = [n for n, frame in innermost.items() if not frame.in_framework and "reference_trainer" not in frame.path]
-    if not outside or len(outside) >= len(waiting) or len(innermost) < len(views):
+    frame_by_rank = {number: frames[0] for number, view in views.items() if (frames := own_frames(view.stacks))}
+    waiting_ranks = [number for number, frame in frame_by_rank.items() if frame.is_in_framework]
+    # The trainer's own code may wait for a GPU, which is not code outside the framework.
+    outside_ranks = [
+        rank
+        for rank, frame in frame_by_rank.items()
+        if not frame.is_in_framework and "reference_trainer" not in frame.path
+    ]
+    if not outside_ranks or len(outside_ranks) >= len(waiting_ranks) or len(frame_by_rank) < len(views):
         return None
-    return _named(views, found, innermost, waiting, outside)
+    return _culprit_outside(views, culprit, frame_by_rank, waiting_ranks, outside_ranks)
 
 
-def _named(
-    views: Views, found: Culprit, innermost: Mapping[int, Frame], waiting: Sequence[int], outside: Sequence[int]
+def _culprit_outside(
+    views: Views,
+    culprit: Culprit,
+    frame_by_rank: Mapping[int, Frame],
+    waiting_ranks: Sequence[int],
+    outside_ranks: Sequence[int],
 ) -> Culprit:
-    first = views[outside[0]]
-    frame = innermost[first.rank]
-    where = f"{frame.function} ({frame.path}:{frame.line})"
+    first_view = views[outside_ranks[0]]
+    frame = frame_by_rank[first_view.rank]
+    location = f"{frame.function} ({frame.path}:{frame.line})"
     text = (
-        f"is in {where}, outside the framework, while {names_text([views[number] for number in waiting])} wait for it"
-        f" in {innermost[waiting[0]].text} during {found.doing}"
+        f"is in {location}, outside the framework, while {names_text([views[rank] for rank in waiting_ranks])} wait"
+        f" for it in {frame_by_rank[waiting_ranks[0]].text} during {culprit.doing}"
     )
-    named = make_culprit(views, first, "stuck", found.since_s, text, also=outside[1:])
-    return replace(named, phase=found.phase, doing=found.doing, waiting=tuple(waiting))
+    outside_culprit = make_culprit(views, first_view, "stuck", culprit.since_s, text, also=outside_ranks[1:])
+    return replace(outside_culprit, phase=culprit.phase, doing=culprit.doing, waiting=tuple(waiting_ranks))

@@ -170,7 +170,7 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     file = named or found.baseline or Path(baselines.DEFAULT_NAME)
     accepted = baselines.of_findings(_lint(targets, root, found.configuration).findings)
     output.write(file, baselines.dump(accepted))
-    output.print_text(f"{file}: {baselines.summary(accepted.entries)} accepted\n")
+    output.print_text(f"{file}: {baselines.count_text(accepted.entries)} accepted\n")
     return 0
 
 
@@ -198,11 +198,11 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
         gone = tuple(dict.fromkeys((*gone, *missing)))
     elif missing:
         raise UsageError(f"none of the files in {file} is below {top}; run prune where it was written, or add --root")
-    after = baselines.without(before, gone)
+    after = baselines.remove_entries(before, gone)
     if after != before:
         output.write(file, baselines.dump(after))
     output.print_text(
-        baselines.format_entries(gone) + f"{file}: {baselines.summary(gone)} removed, {len(after.entries)} left\n"
+        baselines.format_entries(gone) + f"{file}: {baselines.count_text(gone)} removed, {len(after.entries)} left\n"
     )
     return 0
 
@@ -214,7 +214,7 @@ def baseline_show(file: Path | None) -> int:
     from preflight.config import baseline as baselines
     from preflight.reporters import output
 
-    output.print_text(baselines.table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
+    output.print_text(baselines.format_table(baselines.load(file or Path(baselines.DEFAULT_NAME))))
     return 0
 
 

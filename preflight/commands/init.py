@@ -23,7 +23,7 @@ from preflight._util.sanitize import clean, neutralize_commands
 from preflight._util.toml import parse
 from preflight._util.usage_error import UsageError
 from preflight.config.baseline import DEFAULT_NAME
-from preflight.config.document import Settings, load_found, validated
+from preflight.config.document import Settings, load_from_tree, validate_settings
 from preflight.config.resolve import NAMES, jobs_in
 from preflight.engine.judge import judge
 from preflight.engine.report import Report
@@ -320,7 +320,7 @@ def make_first_config(
     executor, because = _surroundings(environment)
     choices = chosen(scan, executor=executor, because=because, accept=accept)
     text = page(scan, choices, year=int(created[:4]))
-    problems = validated(parse(text))
+    problems = validate_settings(parse(text))
     if isinstance(problems, list):
         raise AssertionError(f"the generated configuration is invalid: {problems[0].message}")
     return FirstConfig(text, scan, choices, reports[choices.profile])
@@ -337,7 +337,7 @@ def refuse_to_replace(folder: Path) -> None:
 
 def _has_our_table(project: Path, folder: Path) -> bool:
     try:
-        return load_found(project, folder, folder, Site()) is not None
+        return load_from_tree(project, folder, folder, Site()) is not None
     except UsageError:
         # The table exists, although with mistakes.
         return True

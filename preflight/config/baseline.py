@@ -1,7 +1,7 @@
-"""A baseline: the lint findings that existed when a project adopted preflight, so that only new ones count.
+"""A baseline: the lint findings that existed when a project adopted preflight, so that only new findings count.
 
-Entries are fingerprints, which do not change when lines move. Faults of nodes do not belong to the repository and are
-not included: use waivers, which expire.
+Entries are fingerprints, which do not change when lines move. A baseline does not include faults of nodes, which do not
+belong to the repository; waivers, which expire, accept them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from preflight.model.findings import Finding
 DEFAULT_NAME = "preflight-baseline.json"
 _VERSION = 1
 _MAX_MESSAGE_LENGTH = 160
-#: Enough for some 60,000 findings, more than any project accepts.
+#: The largest size of a baseline: some 60,000 findings, more than any project accepts.
 _MAX_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Accepted findings, by file, then rule."""
+    """Accepted findings, sorted by file, then by rule."""
 
     entries: tuple[Accepted, ...] = ()
 
@@ -46,10 +46,10 @@ def of_findings(findings: Iterable[Finding]) -> Baseline:
     return Baseline(_sort_entries(entries))
 
 
-def without(baseline: Baseline, stale: Sequence[Accepted]) -> Baseline:
+def remove_entries(baseline: Baseline, stale_entries: Sequence[Accepted]) -> Baseline:
     """Return the baseline without these entries."""
-    gone = {entry.fingerprint for entry in stale}
-    return Baseline(tuple(entry for entry in baseline.entries if entry.fingerprint not in gone))
+    stale_fingerprints = {entry.fingerprint for entry in stale_entries}
+    return Baseline(tuple(entry for entry in baseline.entries if entry.fingerprint not in stale_fingerprints))
 
 
 def load(path: Path) -> Baseline:
@@ -71,10 +71,10 @@ def load(path: Path) -> Baseline:
     if document.get("schema_version") != _VERSION:
         version = document.get("schema_version")
         raise UsageError(f"the baseline {path} has the schema version {version!r}; this preflight reads {_VERSION}")
-    return Baseline(tuple(_entry(path, number, item) for number, item in enumerate(document["findings"])))
+    return Baseline(tuple(_parse_entry(path, number, item) for number, item in enumerate(document["findings"])))
 
 
-def _entry(path: Path, number: int, item: Any) -> Accepted:
+def _parse_entry(path: Path, number: int, item: Any) -> Accepted:
     keys = ("fingerprint", "id", "path", "message")
     if not isinstance(item, dict) or not all(isinstance(item.get(key), str) for key in keys):
         raise UsageError(f"{path}: findings[{number}] must have the strings fingerprint, id, path and message")
@@ -82,7 +82,7 @@ def _entry(path: Path, number: int, item: Any) -> Accepted:
 
 
 def dump(baseline: Baseline) -> bytes:
-    """Format the baseline as JSON, one finding per line, so that version control shows what changes."""
+    """Return the baseline as JSON with one finding per line, so that version control shows which findings change."""
     rows = [
         json.dumps(
             {"id": entry.id, "path": entry.path, "fingerprint": entry.fingerprint, "message": entry.message},
@@ -95,8 +95,8 @@ def dump(baseline: Baseline) -> bytes:
     return f'{{\n  "schema_version": {_VERSION},\n  "findings": {body}\n}}\n'.encode()
 
 
-def summary(entries: Sequence[Accepted]) -> str:
-    """Format as `1 finding`, `12 findings`."""
+def count_text(entries: Sequence[Accepted]) -> str:
+    """Return the number of entries as `1 finding` or `12 findings`."""
     return f"{len(entries)} finding{'' if len(entries) == 1 else 's'}"
 
 
@@ -105,15 +105,16 @@ def format_entries(entries: Sequence[Accepted]) -> str:
     return "".join(f"{entry.path}: {entry.id} {entry.message}\n" for entry in entries)
 
 
-def table(baseline: Baseline) -> str:
-    """Return the accepted findings per rule and file, with their numbers, as text."""
+def format_table(baseline: Baseline) -> str:
+    """Return the numbers of accepted findings by rule and file, as text."""
     lines: list[str] = []
-    by_rule = Counter(entry.id for entry in baseline.entries)
-    for id, count in sorted(by_rule.items(), key=lambda pair: (-pair[1], pair[0])):
+    rule_counts = Counter(entry.id for entry in baseline.entries)
+    for id, count in sorted(rule_counts.items(), key=lambda pair: (-pair[1], pair[0])):
         lines.append(f"{id}  {count}")
-        files = Counter(entry.path for entry in baseline.entries if entry.id == id)
-        lines.extend(f"    {path}{f'  {here}' if here > 1 else ''}" for path, here in sorted(files.items()))
-    lines.append(f"{summary(baseline.entries)} accepted")
+        file_counts = Counter(entry.path for entry in baseline.entries if entry.id == id)
+        for path, file_count in sorted(file_counts.items()):
+            lines.append(f"    {path}{f'  {file_count}' if file_count > 1 else ''}")
+    lines.append(f"{count_text(baseline.entries)} accepted")
     return "\n".join(lines) + "\n"
 
 

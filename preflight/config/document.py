@@ -1,9 +1,9 @@
-"""A configuration file as a document: finds every mistake in it with its location, and turns it into choices.
+"""Reads a configuration file, reports every mistake in it with its location, and returns its settings.
 
-The file may be untrusted, like the rest of its tree. It can choose among rules, set their severity and accept findings;
-it cannot set code, an output file or its own rules unless the user named the file.
+The file may be untrusted, like the rest of its tree. It can select rules, set their severity and accept findings. It
+cannot name an output file, and it can name site rules or a database only if the user named the file.
 
-The schema of a configuration file: its keys, their types and meanings, and error messages for all others.
+The module also defines the schema of a configuration file: its keys with their types and meanings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from preflight._util.sequences import join_some, value_at
 from preflight._util.toml import KeyPath, TomlError, parse
 from preflight._util.usage_error import UsageError, nearest_path
 from preflight._util.validation import HYPHENATED, Problem, describe_schema, kind_of, problem_of, type_adapter
-from preflight.config.resolve import NAMES, Chosen, items_called, relative, unknown, why_not_error
+from preflight.config.resolve import NAMES, RunSettings, error_limit_reason, items_named, relative, unknown_names
 from preflight.model.configuration import Configuration, FileIgnores, SeverityChoice, Site, Waiver, severity_chosen
 from preflight.model.findings import PROFILES, Confidence, Severity
 from preflight.model.job import NoteKind, Span
@@ -34,9 +34,9 @@ from preflight.sources.formats.lenient_toml import Positions
 from preflight.sources.formats.tree import DirectoryTree
 
 _MAX_BYTES = 1 << 20
-#: Largest number of entries in all lists together: more would make every finding expensive to judge.
+#: The largest number of entries of a key: more entries would make every finding expensive to judge.
 _MAX_ENTRIES = 2000
-#: Largest number of nodes in all waivers together.
+#: The largest number of nodes in all waivers together.
 _MAX_HOSTS = 100_000
 _MAX_PROBLEMS = 10
 
@@ -45,7 +45,7 @@ def load_named(file: Path, root: Path, declared: Site) -> Document:
     """Return the configuration in a file that the user named.
 
     Raises:
-        UsageError: it cannot be used.
+        UsageError: the file cannot be used.
     """
     try:
         text = regular_file.read_text(file, _MAX_BYTES, encoding="utf-8-sig")
@@ -59,53 +59,68 @@ def load_named(file: Path, root: Path, declared: Site) -> Document:
     return document
 
 
-def load_found(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
+def load_from_tree(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
     """Return the configuration in a file of the tree below `top`; None if the file does not configure preflight.
 
     Raises:
         UsageError: the file cannot be used.
     """
     # This reader accepts only regular files inside the tree.
-    read = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
-    if isinstance(read, SourceFile):
-        return _document(read.text, file, root, declared)
-    if file.name == NAMES[0] or read.kind is not NoteKind.MALFORMED:
+    tree_file = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
+    if isinstance(tree_file, SourceFile):
+        return _document(tree_file.text, file, root, declared)
+    if file.name == NAMES[0] or tree_file.kind is not NoteKind.MALFORMED:
         # An attacker who can enlarge a pyproject.toml must not be able to disable the configuration that way.
-        raise UsageError(f"the configuration cannot be used: {read.message}")
+        raise UsageError(f"the configuration cannot be used: {tree_file.message}")
     return None
 
 
 def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: bool = False) -> Document | None:
-    table: KeyPath = ("tool", "preflight") if file.name == "pyproject.toml" else ()
-    if table and "preflight" not in text:
+    table_path: KeyPath = ("tool", "preflight") if file.name == "pyproject.toml" else ()
+    if table_path and "preflight" not in text:
         return None
-    shown = relative(file, root)
+    display_path = relative(file, root)
     try:
-        whole = parse(text)
+        document_values = parse(text)
     except TomlError as error:
-        raise UsageError(f"{shown}:{error}") from None
-    held = value_at(whole, *table)
-    if held is None:
+        raise UsageError(f"{display_path}:{error}") from None
+    table_values = value_at(document_values, *table_path)
+    if table_values is None:
         return None
     positions = Positions(text)
     problems: list[Problem] = []
-    settings = validated(held) if isinstance(held, dict) else [Problem((), "`tool.preflight` must be a table")]
+    settings = (
+        validate_settings(table_values)
+        if isinstance(table_values, dict)
+        else [Problem((), "`tool.preflight` must be a table")]
+    )
     if isinstance(settings, list):
         problems, settings = settings, Settings()
     if trusted and settings.site_rules:
         from preflight.plugins.site import loader
 
         declared = loader.load([file.parent / name for name in settings.site_rules], taken=declared)
-    document = Document(file, shown, root, settings, positions, table, trusted, declared)
+    document = Document(file, display_path, root, settings, positions, table_path, trusted, declared)
     problems.extend(document.problems())
     if problems:
-        raise UsageError(document.sentence(problems))
+        raise UsageError(document.problems_text(problems))
     return document
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed configuration file: `display_path` is its path for people, `table` the path of our table in it."""
+    """A parsed configuration file.
+
+    Args:
+        file: the path of the file.
+        display_path: the path of the file for people.
+        root: the folder to which patterns are converted.
+        settings: the values of its keys.
+        positions: the locations of its keys.
+        table: the path of the table of preflight in the file.
+        trusted: whether the user named the file.
+        site: the rules and checks that the site declared.
+    """
 
     file: Path
     display_path: str
@@ -116,26 +131,33 @@ class Document:
     trusted: bool
     site: Site
 
-    def sentence(self, problems: Iterable[Problem]) -> str:
+    def problems_text(self, problems: Iterable[Problem]) -> str:
         """Return every problem with its location, in the order of the file."""
-        placed = sorted((self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems)
-        lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in placed]
+        located_messages = sorted(
+            (self.positions.of((*self.table, *p.path), value=p.at_value), p.message) for p in problems
+        )
+        lines = [f"{self.display_path}:{line}:{column}: {message}" for (line, column), message in located_messages]
         return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
-        """Yield problems that types alone cannot express: unknown rules, invalid patterns, settings only for users."""
+        """Yield problems that types cannot express: unknown rules, invalid patterns, settings that need a trusted"
+        " file."""
         settings = self.settings
         if too_many := list(self._exceeded_limits()):
             yield from too_many
             return
         yield from self._unknown_names()
         for path, pattern in (
-            *(_at(value, "exclude", n) for n, value in enumerate(settings.exclude)),
-            *(_at(value, "per-file-ignores", value) for value in settings.per_file_ignores),
-            *(_at(p, "waive", n, "paths", m) for n, w in enumerate(settings.waive) for m, p in enumerate(w.paths)),
+            *(_path_and_value(value, "exclude", n) for n, value in enumerate(settings.exclude)),
+            *(_path_and_value(value, "per-file-ignores", value) for value in settings.per_file_ignores),
+            *(
+                _path_and_value(p, "waive", n, "paths", m)
+                for n, w in enumerate(settings.waive)
+                for m, p in enumerate(w.paths)
+            ),
         ):
-            if why := pattern_problem(pattern):
-                yield Problem(path, why)
+            if reason := pattern_problem(pattern):
+                yield Problem(path, reason)
         for n, waive in enumerate(settings.waive):
             if not waive.reason.strip():
                 yield Problem(("waive", n, "reason"), "a waiver needs a reason")
@@ -145,8 +167,8 @@ class Document:
                         ("waive", n, "hosts", m), f"{host!r} is neither a host name nor a range such as node[1-4]"
                     )
         for name, severity in settings.severity.items():
-            if why := why_not_error(SeverityChoice(name, severity)):
-                yield Problem(("severity", name), why)
+            if reason := error_limit_reason(SeverityChoice(name, severity)):
+                yield Problem(("severity", name), reason)
         for n, name in enumerate(settings.ignore):
             if name.upper() in (value.upper() for value in settings.mandatory):
                 yield Problem(("ignore", n), f"{name} is mandatory")
@@ -155,11 +177,11 @@ class Document:
         if settings.output and ":" in settings.output:
             yield Problem(("output",), "a configuration sets only a format; set the output file with --output")
         if settings.site_rules and not self.trusted:
-            why = "only a configuration given with --config may name site rules; use --config or --site-rules"
-            yield Problem(("site-rules",), why)
+            reason = "only a configuration given with --config may name site rules; use --config or --site-rules"
+            yield Problem(("site-rules",), reason)
         if settings.history and not self.trusted:
-            why = "only a configuration given with --config may name a database; use --config or --history"
-            yield Problem(("history",), why)
+            reason = "only a configuration given with --config may name a database; use --config or --history"
+            yield Problem(("history",), reason)
 
     def _exceeded_limits(self) -> Iterator[Problem]:
         """Yield violations of the limits that keep judging fast."""
@@ -188,15 +210,15 @@ class Document:
         names_at.extend((("severity", name), name) for name in settings.severity)
         for pattern, names in settings.per_file_ignores.items():
             names_at.extend((("per-file-ignores", pattern, n), name) for n, name in enumerate(names))
-        waived = [(("waive", n, "rule"), waive.rule) for n, waive in enumerate(settings.waive)]
-        missing = unknown((name for _, name in (*names_at, *waived)), declared_by(self.site))
-        for path, name in (*names_at, *waived):
-            if name in missing:
-                yield Problem(path, f"unknown rule or check {name!r}{missing[name]}")
+        waived_rules = [(("waive", n, "rule"), waive.rule) for n, waive in enumerate(settings.waive)]
+        hint_by_name = unknown_names((name for _, name in (*names_at, *waived_rules)), declared_by(self.site))
+        for path, name in (*names_at, *waived_rules):
+            if name in hint_by_name:
+                yield Problem(path, f"unknown rule or check {name!r}{hint_by_name[name]}")
             elif path[0] == "waive" and len(name) == 3:
                 yield Problem(path, f"a waiver must name one rule or check, but {name!r} is a whole area")
 
-    def chosen(self) -> Chosen:
+    def run_settings(self) -> RunSettings:
         """Return the settings of the file, before the command line is applied."""
         settings = self.settings
         configuration = Configuration(
@@ -218,7 +240,7 @@ class Document:
             site_checks=self.site.checks,
             file=self.display_path,
         )
-        return Chosen(
+        return RunSettings(
             configuration,
             settings.output or "",
             price_per_gpu_hour=settings.price_per_gpu_hour,
@@ -226,103 +248,111 @@ class Document:
             history_keep=settings.history_keep or "",
         )
 
-    def tighten(self, outer: Chosen) -> Chosen:
-        """Return the settings of the outer files, made stricter by this one. Settings that would relax them are
-        reported and ignored.
+    def tighten(self, outer: RunSettings) -> RunSettings:
+        """Return the settings of the outer files after this file makes them stricter. Settings that would relax them
+        are ignored and reported.
 
         Write access to a subfolder of a repository must not allow overriding its mandatory settings.
         """
-        settings, of_top = self.settings, outer.configuration
-        raised, lowered = self._severities(of_top)
-        profile = max(of_top.profile, settings.profile or of_top.profile, key=PROFILES.index)
-        fail_on = min(of_top.fail_on, settings.fail_on or of_top.fail_on, key=lambda value: Severity(value).rank)
-        lax = {
-            "select": settings.select and not of_top.select,
+        settings, top_configuration = self.settings, outer.configuration
+        raised_severities, is_lowered = self._raised_severities(top_configuration)
+        profile = max(top_configuration.profile, settings.profile or top_configuration.profile, key=PROFILES.index)
+        fail_on = min(
+            top_configuration.fail_on,
+            settings.fail_on or top_configuration.fail_on,
+            key=lambda value: Severity(value).rank,
+        )
+        is_less_strict = {
+            "select": settings.select and not top_configuration.select,
             "ignore": settings.ignore,
             "profile": settings.profile and settings.profile != profile,
-            "severity": lowered,
+            "severity": is_lowered,
             "fail-on": settings.fail_on and settings.fail_on != fail_on,
-            "allow-incomplete": settings.allow_incomplete and not of_top.allow_incomplete,
+            "allow-incomplete": settings.allow_incomplete and not top_configuration.allow_incomplete,
             "exclude": settings.exclude,
             "per-file-ignores": settings.per_file_ignores,
             "baseline": settings.baseline,
             "waive": settings.waive,
         }
-        ignored_keys = [f"`{key}`" for key, is_set in lax.items() if is_set]
+        ignored_keys = [f"`{key}`" for key, is_set in is_less_strict.items() if is_set]
         message = (
-            f"{self.display_path}: {', '.join(ignored_keys)} ignored, because {of_top.file} in a folder above takes "
-            "precedence; a configuration in a subfolder can only be stricter"
+            f"{self.display_path}: {', '.join(ignored_keys)} ignored, because {top_configuration.file} in a folder"
+            " above takes precedence; a configuration in a subfolder can only be stricter"
         )
         configuration = replace(
-            of_top,
+            top_configuration,
             profile=profile,
-            select=(*of_top.select, *settings.select) if of_top.select else (),
+            select=(*top_configuration.select, *settings.select) if top_configuration.select else (),
             fail_on=fail_on,
-            allow_incomplete=of_top.allow_incomplete and settings.allow_incomplete is not False,
-            severities=(*of_top.severities, *raised),
-            mandatory=tuple(dict.fromkeys((*of_top.mandatory, *settings.mandatory))),
-            set_aside=(*of_top.set_aside, *([message] if ignored_keys else [])),
+            allow_incomplete=top_configuration.allow_incomplete and settings.allow_incomplete is not False,
+            severities=(*top_configuration.severities, *raised_severities),
+            mandatory=tuple(dict.fromkeys((*top_configuration.mandatory, *settings.mandatory))),
+            set_aside=(*top_configuration.set_aside, *([message] if ignored_keys else [])),
         )
         price = settings.price_per_gpu_hour if settings.price_per_gpu_hour is not None else outer.price_per_gpu_hour
         return replace(
             outer, configuration=configuration, output=settings.output or outer.output, price_per_gpu_hour=price
         )
 
-    def _severities(self, outer: Configuration) -> tuple[list[SeverityChoice], bool]:
-        """Return the severities that this file raises, by rule, and whether it tries to lower any."""
-        raised: list[SeverityChoice] = []
-        lowered = False
+    def _raised_severities(self, outer: Configuration) -> tuple[list[SeverityChoice], bool]:
+        """Return the severities that this file raises, by rule, and whether the file would lower any severity."""
+        raised_severities: list[SeverityChoice] = []
+        is_lowered = False
         for name, severity in self.settings.severity.items():
-            for item in items_called(name, declared_by(outer.site)):
+            for item in items_named(name, declared_by(outer.site)):
                 meta = item.meta
-                now = severity_chosen(meta.id, meta.name, (*outer.severities, *raised)) or meta.severity
-                sure = meta.confidence is Confidence.HIGH
-                wanted = Severity(severity) if sure or severity != "error" else Severity.WARNING
-                if wanted.rank > now.rank:
-                    raised.append(SeverityChoice(meta.id, wanted.value))
-                lowered = lowered or wanted.rank < now.rank
-        return raised, lowered
+                current_severity = (
+                    severity_chosen(meta.id, meta.name, (*outer.severities, *raised_severities)) or meta.severity
+                )
+                is_certain = meta.confidence is Confidence.HIGH
+                wanted_severity = Severity(severity) if is_certain or severity != "error" else Severity.WARNING
+                if wanted_severity.rank > current_severity.rank:
+                    raised_severities.append(SeverityChoice(meta.id, wanted_severity.value))
+                is_lowered = is_lowered or wanted_severity.rank < current_severity.rank
+        return raised_severities, is_lowered
 
     def _waiver(self, number: int) -> Waiver | None:
-        row = self.settings.waive[number]
-        paths = self._from_root(row.paths)
-        if row.paths and not paths:
-            # All its patterns match only files outside the root.
+        waive_row = self.settings.waive[number]
+        paths = self._from_root(waive_row.paths)
+        if waive_row.paths and not paths:
+            # All patterns of the waiver match only files outside the root.
             return None
         line, column = self.positions.of((*self.table, "waive", number))
         snippet = scrub(self.positions.text.split("\n")[line - 1].rstrip())
         return Waiver(
-            row.rule,
-            row.reason.strip(),
+            waive_row.rule,
+            waive_row.reason.strip(),
             paths,
-            tuple(row.hosts),
-            row.owner or "",
-            row.expires.isoformat() if row.expires else "",
+            tuple(waive_row.hosts),
+            waive_row.owner or "",
+            waive_row.expires.isoformat() if waive_row.expires else "",
             Span(self.display_path, line, column, line, len(snippet) + 1, snippet),
         )
 
     def _from_root(self, patterns: Iterable[str]) -> tuple[str, ...]:
-        """Convert patterns relative to the file's folder to ones relative to the root."""
+        """Return patterns relative to the root for patterns relative to the folder of this file."""
         return relocate(patterns, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
-        """Return the baseline that the file names, if any; a file found in the tree cannot name one outside its
-        folder.
+        """Return the path of the baseline that the file names; None if it names none.
+
+        Raises:
+            UsageError: the file was found in the tree, and its baseline is outside its folder.
         """
         name = self.settings.baseline
         if name is None:
             return None
         path = self.file.parent / name
         if not self.trusted and self.file.parent.resolve() not in path.resolve().parents:
-            raise UsageError(self.sentence([Problem(("baseline",), f"{name} is outside the folder of this file")]))
+            raise UsageError(self.problems_text([Problem(("baseline",), f"{name} is outside the folder of this file")]))
         return path
 
 
-def _at(value: str, *path: str | int) -> tuple[KeyPath, str]:
+def _path_and_value(value: str, *path: str | int) -> tuple[KeyPath, str]:
     return path, value
 
 
-#: Largest number of reported mistakes per document.
+#: The largest number of reported mistakes of a document.
 _MAX_CHECKED_PROBLEMS = 100
 
 SeverityName = Literal["error", "warning", "info"]
@@ -330,7 +360,7 @@ SeverityName = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Waive:
-    """A rule or check that this site accepts, for a reason."""
+    """A rule or check whose findings this site accepts for a reason."""
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
@@ -387,8 +417,8 @@ class Settings:
     )
 
 
-def validated(document: Mapping[str, Any]) -> Settings | list[Problem]:
-    """Return the settings of a document, or all its errors."""
+def validate_settings(document: Mapping[str, Any]) -> Settings | list[Problem]:
+    """Return the settings of a document, or its errors."""
     from pydantic import ValidationError
 
     try:

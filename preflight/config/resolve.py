@@ -1,9 +1,7 @@
-"""The input of a command, and the configuration of its run: a configuration file merged with the command line, which
-takes precedence.
+"""Determines the input of a command, and the settings of its run from the configuration file and the command line,
+which takes precedence.
 
-Most runs have neither a file nor site rules, so their readers are imported only on demand.
-
-The choices of the command line, and the settings that result for a run.
+Most runs have neither a configuration file nor site rules, so their readers are imported only on demand.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
     from preflight.model.job import Job, LeftOut
 
 
-#: Largest number of unknown names with suggestions.
+#: The largest number of unknown names for which similar names are suggested.
 _MAX_HINTS = 10
 
 
@@ -39,30 +37,35 @@ def relative(file: Path, root: Path) -> str:
     return str(file) if path.count("../") > 4 else path
 
 
-def unknown(names: Iterable[str], own: Sequence[Rule | Check] = ()) -> dict[str, str]:
-    """Return the `names` that are not a rule, check or area, with a hint. Checks are loaded only if needed."""
-    known = registry.names_of((*registry.rules(), *own))
-    left = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
-    if left:
-        known |= registry.names_of(registry.checks())
-        left = [name for name in left if name.upper() not in known and name.lower() not in known]
-    hints = {name: registry.nearest(name, known) for name in islice(left, _MAX_HINTS)}
-    return {name: f"; the nearest: {', '.join(near)}" if (near := hints.get(name)) else "" for name in left}
+def unknown_names(names: Iterable[str], site_items: Sequence[Rule | Check] = ()) -> dict[str, str]:
+    """Return the `names` that are not a rule, check or area, each with a hint. Checks are loaded only if needed."""
+    known_names = registry.names_of((*registry.rules(), *site_items))
+    remaining = [
+        name for name in dict.fromkeys(names) if name.upper() not in known_names and name.lower() not in known_names
+    ]
+    if remaining:
+        known_names |= registry.names_of(registry.checks())
+        remaining = [name for name in remaining if name.upper() not in known_names and name.lower() not in known_names]
+    names_by_unknown = {name: registry.nearest(name, known_names) for name in islice(remaining, _MAX_HINTS)}
+    return {
+        name: f"; the nearest: {', '.join(nearest_names)}" if (nearest_names := names_by_unknown.get(name)) else ""
+        for name in remaining
+    }
 
 
-def why_not_error(choice: SeverityChoice) -> str:
-    """Return the reason why a rule's findings cannot be errors; empty if they can, and for whole areas."""
+def error_limit_reason(choice: SeverityChoice) -> str:
+    """Return the reason why a rule's findings cannot be errors; empty if they can, or if the name is an area."""
     if choice.severity != "error":
         return ""
-    for item in _suggestions(choice.name):
+    for item in _items_with_exact_name(choice.name):
         if item.meta.confidence is not Confidence.HIGH:
-            sure = item.meta.confidence.value
-            only = "only findings of high confidence can be errors"
-            return f"{item.meta.id} has {sure} confidence, and {only}; use warning or info"
+            confidence = item.meta.confidence.value
+            limit_text = "only findings of high confidence can be errors"
+            return f"{item.meta.id} has {confidence} confidence, and {limit_text}; use warning or info"
     return ""
 
 
-def _suggestions(name: str) -> Iterator[Rule | Check]:
+def _items_with_exact_name(name: str) -> Iterator[Rule | Check]:
     items: Iterable[Rule | Check] = registry.rules()
     if not any(name.upper() == item.meta.id or name.lower() == item.meta.name for item in items):
         items = registry.checks() if len(name) != 3 else ()
@@ -91,89 +94,95 @@ def read_jobs(
     root: str | Path | None = None,
     exclude: Sequence[str] = (),
     given: Mapping[Path, bytes] | None = None,
-    only: Collection[str] | None = None,
+    candidates: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
     """Return the jobs as `jobs_in` returns them, and the files of folders that were skipped.
 
-    With `only`, folders consist of these candidates (relative to `root`) and are not walked: to read some jobs of a
-    folder again.
+    Args:
+        only: the candidates (relative to `root`) in folders, which are then not searched, to read some jobs of a folder
+            again.
     """
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot
 
-    top, chosen = resolve_paths(paths, root, given)
-    snapshot = TreeSnapshot(top, exclude, given, only)
-    jobs = assemble(top, chosen, sources=registry.sources(), snapshot=snapshot, progress=progress)
+    top, input_paths = resolve_paths(paths, root, given)
+    snapshot = TreeSnapshot(top, exclude, given, candidates)
+    jobs = assemble(top, input_paths, sources=registry.sources(), snapshot=snapshot, progress=progress)
     return jobs, snapshot.left_out
 
 
 _MAX_FILES = 16
 
 
-def choose(choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True) -> Chosen:
-    """Return the configuration of a run over `root`; its file is searched for from the folder `start` upward to `top`.
+def resolve_settings(
+    choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True
+) -> RunSettings:
+    """Return the settings of a run over `root`. Configuration files are searched from the folder `start` up to `top`.
 
-    Without `read_baseline` the accepted findings are not read; their file may not exist yet.
+    Args:
+        read_baseline: whether to read the accepted findings, whose file may not exist yet.
 
     Raises:
         UsageError: the file cannot be used, with every problem at its location; or the command line has an unknown
             name.
     """
-    declared = _site(choices.site_rules)
+    declared = _load_site(choices.site_rules)
     documents = _documents(choices, root, start, top, declared) if choices.use_file else []
     document = documents[0] if documents else None
-    chosen = (
-        document.chosen()
+    run_settings = (
+        document.run_settings()
         if document is not None
-        else Chosen(Configuration(site_rules=declared.rules, site_checks=declared.checks))
+        else RunSettings(Configuration(site_rules=declared.rules, site_checks=declared.checks))
     )
-    for inner in documents[1:]:
-        chosen = inner.tighten(chosen)
-    configuration = _apply_choices(chosen.configuration, choices)
-    own = declared_by(configuration.site)
+    for inner_document in documents[1:]:
+        run_settings = inner_document.tighten(run_settings)
+    configuration = _apply_choices(run_settings.configuration, choices)
+    site_items = declared_by(configuration.site)
     for name in (*choices.ignore, *(choice.name for choice in choices.severities)):
-        for missing, hint in unknown([name], own).items():
-            raise UsageError(f"unknown rule or check {missing!r}{hint}")
+        for unknown_name, hint in unknown_names([name], site_items).items():
+            raise UsageError(f"unknown rule or check {unknown_name!r}{hint}")
     for choice in choices.severities:
-        if why := why_not_error(choice):
-            raise UsageError(f"--severity {choice.name}={choice.severity}: {why}")
+        if reason := error_limit_reason(choice):
+            raise UsageError(f"--severity {choice.name}={choice.severity}: {reason}")
     for name in choices.ignore:
         if name.upper() in (item.upper() for item in configuration.mandatory):
             raise UsageError(f"--ignore {name}: {configuration.file} makes it mandatory")
-    file = choices.baseline or (document.baseline() if document is not None else None)
-    if file is not None and read_baseline:
+    baseline_file = choices.baseline or (document.baseline() if document is not None else None)
+    if baseline_file is not None and read_baseline:
         from preflight.config import baseline
 
-        shown = str(file) if choices.baseline is not None else relative(file, root)
-        configuration = replace(configuration, baseline=baseline.load(file).entries, baseline_file=shown)
-    return replace(chosen, configuration=configuration, baseline=file)
+        display_path = str(baseline_file) if choices.baseline is not None else relative(baseline_file, root)
+        configuration = replace(
+            configuration, baseline=baseline.load(baseline_file).entries, baseline_file=display_path
+        )
+    return replace(run_settings, configuration=configuration, baseline=baseline_file)
 
 
-def _apply_choices(of_file: Configuration, choices: Choices) -> Configuration:
-    """Apply the command line to the settings of the file.
+def _apply_choices(file_configuration: Configuration, choices: Choices) -> Configuration:
+    """Return the settings of the file after the command line is applied.
 
-    `--select` replaces the file's own `select` and `ignore`; ignored items and severities are combined.
+    `--select` replaces `select` and `ignore` of the file; ignored items and severities are combined.
     """
-    exclude = choices.exclude if choices.exclude is not None else of_file.exclude
+    exclude = choices.exclude if choices.exclude is not None else file_configuration.exclude
     return replace(
-        of_file,
-        profile=choices.profile or of_file.profile,
-        select=choices.select or of_file.select,
-        ignore=choices.ignore if choices.select else (*of_file.ignore, *choices.ignore),
-        fail_on=choices.fail_on or of_file.fail_on,
-        allow_incomplete=choices.allow_incomplete or of_file.allow_incomplete,
-        severities=(*of_file.severities, *choices.severities),
+        file_configuration,
+        profile=choices.profile or file_configuration.profile,
+        select=choices.select or file_configuration.select,
+        ignore=choices.ignore if choices.select else (*file_configuration.ignore, *choices.ignore),
+        fail_on=choices.fail_on or file_configuration.fail_on,
+        allow_incomplete=choices.allow_incomplete or file_configuration.allow_incomplete,
+        severities=(*file_configuration.severities, *choices.severities),
         exclude=(*exclude, *choices.extend_exclude),
     )
 
 
 def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> list[Document]:
-    """Return the configuration file that the user named; otherwise those from the folder `top` down to `start`,
+    """Return the configuration file that the user named; otherwise the files from the folder `top` down to `start`,
     outermost first.
 
     Raises:
-        UsageError: a file cannot be used, or a folder has two.
+        UsageError: a file cannot be used, or a folder has two files.
     """
     if choices.file is not None:
         from preflight.config.document import load_named
@@ -183,23 +192,26 @@ def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: S
     folder = start.resolve()
     folders = [top]
     if top in folder.parents:
-        folders = [*reversed([item for item in (folder, *folder.parents) if item == top or top in item.parents])]
+        folders = [
+            *reversed([parent for parent in (folder, *folder.parents) if parent == top or top in parent.parents])
+        ]
     documents: list[Document] = []
     for folder in folders:
-        here: list[Document] = []
+        folder_documents: list[Document] = []
         for name in NAMES:
             if os.path.lexists(folder / name):
-                from preflight.config.document import load_found
+                from preflight.config.document import load_from_tree
 
-                document = load_found(folder / name, root, top, declared)
+                document = load_from_tree(folder / name, root, top, declared)
                 if document is not None:
-                    here.append(document)
-        if len(here) > 1:
+                    folder_documents.append(document)
+        if len(folder_documents) > 1:
             # Neither file takes precedence: otherwise an added file could override the mandatory rules of the other.
             raise UsageError(
-                f"{here[0].display_path} and {here[1].display_path} both configure preflight; keep one of them"
+                f"{folder_documents[0].display_path} and {folder_documents[1].display_path} both configure preflight;"
+                " keep one of them"
             )
-        documents.extend(here)
+        documents.extend(folder_documents)
         if len(documents) > _MAX_FILES:
             raise UsageError(
                 f"more than {_MAX_FILES} configuration files lead to {documents[-1].display_path}; merge them"
@@ -207,7 +219,7 @@ def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: S
     return documents
 
 
-def _site(files: Sequence[Path]) -> Site:
+def _load_site(files: Sequence[Path]) -> Site:
     if not files:
         return Site()
     from preflight.plugins.site.loader import load
@@ -215,11 +227,13 @@ def _site(files: Sequence[Path]) -> Site:
     return load(files)
 
 
-def items_called(name: str, own: Sequence[Rule | Check] = ()) -> Iterator[Rule | Check]:
-    """Yield every rule and check with this id or name, or of this area."""
-    wanted = (name,)
+def items_named(name: str, site_items: Sequence[Rule | Check] = ()) -> Iterator[Rule | Check]:
+    """Yield every rule and check with this id, name or area."""
+    selectors = (name,)
     return (
-        item for item in (*registry.rules(), *registry.checks(), *own) if matches(item.meta.id, item.meta.name, wanted)
+        item
+        for item in (*registry.rules(), *registry.checks(), *site_items)
+        if matches(item.meta.id, item.meta.name, selectors)
     )
 
 
@@ -231,7 +245,7 @@ NAMES = ("preflight.toml", "pyproject.toml")
 class Choices:
     """The choices of the command line; None or empty for options that were not given.
 
-    `file` is a configuration file to use instead of searching for one; with `use_file` false there is none.
+    `file` is the configuration file to use instead of a search. If `use_file` is false, no configuration file is used.
     """
 
     select: tuple[str, ...] = ()
@@ -249,10 +263,16 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The settings of a run, and, if given, the format of its report, the file of its baseline and the price.
+class RunSettings:
+    """The settings of a run.
 
-    `history` is the address of the database for runs, and `history_keep` how long it keeps them.
+    Args:
+        configuration: the choices that the verdict depends on.
+        output: the format of the report; empty if it is not set.
+        baseline: the file of the baseline; None if there is none.
+        price_per_gpu_hour: the price in the user's currency; None if it is not set.
+        history: the address of the database for runs; empty if there is none.
+        history_keep: the time for which the database keeps runs; empty to keep all.
     """
 
     configuration: Configuration = field(default_factory=Configuration)

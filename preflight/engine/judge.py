@@ -16,10 +16,10 @@ from preflight.plugins.installed import broken_for, checks_for, plugins, rules_f
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:
-    """Judge a recording, or a file that holds one. The verdict is the same as in the run, and no cluster is needed.
+    """Judge a recording, or the file of a recording. The verdict is the same as in the run, and no cluster is needed.
 
     Raises:
-        UsageError: the file cannot be read or is not a recording.
+        UsageError: the file cannot be read, or is not a recording.
     """
     if not isinstance(recording, Recording):
         progress(Step("recording"))

@@ -1,7 +1,7 @@
 """The charts and measurements that packs of checks make from a recording, each function isolated from the others.
 
-An error here loses the output of one function but never the report, which lists the function like any part of a pack
-that cannot be used.
+If a function fails, only its output is missing, and the report lists the function like any part of a pack that cannot
+be used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from preflight.plugins.authoring import clear_memo
 from preflight.plugins.registry import CHECKS, Broken, PackFunction, error_text
 
 T = TypeVar("T")
-_KINDS = (Table, Matrix, Timeline, Bars, Layout)
+_CHART_KINDS = (Table, Matrix, Timeline, Bars, Layout)
 
 
 def build_charts(
@@ -28,16 +28,17 @@ def build_charts(
 ) -> tuple[tuple[Chart, ...], tuple[Broken, ...]]:
     """Return the charts of these functions for every job, in the order of the packs, and the functions that failed.
 
-    A chart that is identical for several jobs is included once. Ids are unique: if a further job has a different chart,
-    a number is appended to its id and the job's name to its title. An id that another function has used is rejected.
+    A chart that is identical for several jobs is included once. Ids are unique: if a further job has a different chart
+    of the same id, a number is appended to the id of that chart, and the name of the job to its title. An id that
+    another function has used is rejected.
     """
 
-    def of_jobs(made: Iterable[tuple[Job, Any]]) -> dict[str, Chart]:
-        return _number_charts([(job, _validate_chart(chart)) for job, chart in made])
+    def name_charts(results: Iterable[tuple[Job, Any]]) -> dict[str, Chart]:
+        return _charts_by_id([(job, _validate_chart(chart)) for job, chart in results])
 
-    words = ("no chart could be built", "the id {!r} is already used by another function")
-    found, broken = _collect_output(chart_makers, jobs, fleet, facts, of_jobs, words)
-    return tuple(found.values()), broken
+    messages = ("no chart could be built", "the id {!r} is already used by another function")
+    charts, broken = _collect_output(chart_makers, jobs, fleet, facts, name_charts, messages)
+    return tuple(charts.values()), broken
 
 
 def _collect_output(
@@ -45,57 +46,62 @@ def _collect_output(
     jobs: Sequence[Job],
     fleet: Fleet,
     facts: Facts,
-    of_jobs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
-    words: tuple[str, str],
+    name_outputs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
+    messages: tuple[str, str],
 ) -> tuple[dict[str, T], tuple[Broken, ...]]:
     """Return the output of these functions for every job, by id, and the functions that failed.
 
     Args:
-        of_jobs: checks the output of one function for all jobs, and names it.
-        words: messages for a function that failed, and for an id that is already used.
+        name_outputs: a function that checks the outputs of one function for all jobs, and returns them by id.
+        messages: the message for a function that failed, and the message for an id that is already used.
     """
-    ordered = sorted(jobs, key=lambda job: job.name)
-    found: dict[str, T] = {}
+    sorted_jobs = sorted(jobs, key=lambda job: job.name)
+    outputs: dict[str, T] = {}
     broken: list[Broken] = []
     for function in functions:
         try:
-            own = of_jobs((job, item) for job in ordered for item in function.make(job, fleet, facts))
-            if taken := sorted(set(own) & set(found)):
-                raise ValueError(words[1].format(taken[0]))
-            found.update(own)
+            function_outputs = name_outputs(
+                (job, item) for job in sorted_jobs for item in function.make(job, fleet, facts)
+            )
+            if used_ids := sorted(set(function_outputs) & set(outputs)):
+                raise ValueError(messages[1].format(used_ids[0]))
+            outputs.update(function_outputs)
         except (Exception, SystemExit) as error:
-            broken.append(Broken(CHECKS, function.plugin, function.where, f"{words[0]}: {error_text(error)}"))
-    for job in ordered:
+            broken.append(Broken(CHECKS, function.plugin, function.where, f"{messages[0]}: {error_text(error)}"))
+    for job in sorted_jobs:
         clear_memo(job)
-    return found, tuple(broken)
+    return outputs, tuple(broken)
 
 
 def _validate_chart(chart: Any) -> Chart:
-    """Validate a chart as readers of the report do; a pack may return anything."""
-    kind = next((kind for kind in _KINDS if isinstance(chart, kind)), None)
+    """Return the chart after the validation that readers of the report apply; a pack may return anything.
+
+    Raises TypeError for any other object, and ValueError for an invalid chart.
+    """
+    kind = next((kind for kind in _CHART_KINDS if isinstance(chart, kind)), None)
     if kind is None:
         raise TypeError(
-            f"{type(chart).__name__} is not a chart; expected one of {', '.join(k.__name__ for k in _KINDS)}"
+            f"{type(chart).__name__} is not a chart; expected one of {', '.join(k.__name__ for k in _CHART_KINDS)}"
         )
     try:
         # Validate every cell, and convert lists to tuples.
-        checked: Chart = type_adapter(kind).validate_python(chart)
+        valid_chart: Chart = type_adapter(kind).validate_python(chart)
     except ValueError as error:
         raise ValueError(f"the chart {chart.id!r} is invalid: {format_errors(error)}") from None
-    return checked
+    return valid_chart
 
 
-def _number_charts(made: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
+def _charts_by_id(charts: Iterable[tuple[Job, Chart]]) -> dict[str, Chart]:
     variants: dict[str, dict[Chart, Job]] = {}
-    for job, chart in made:
+    for job, chart in charts:
         variants.setdefault(chart.id, {}).setdefault(chart, job)
-    found: dict[str, Chart] = {}
-    for id, several in variants.items():
-        for number, (chart, job) in enumerate(several.items(), 1):
-            title = chart.title if len(several) == 1 else f"{chart.title} ({job.name})"
-            named = replace(chart, id=id if number == 1 else f"{id}.{number}", title=title)
-            found[named.id] = named
-    return found
+    chart_by_id: dict[str, Chart] = {}
+    for id, job_by_chart in variants.items():
+        for number, (chart, job) in enumerate(job_by_chart.items(), 1):
+            title = chart.title if len(job_by_chart) == 1 else f"{chart.title} ({job.name})"
+            renamed_chart = replace(chart, id=id if number == 1 else f"{id}.{number}", title=title)
+            chart_by_id[renamed_chart.id] = renamed_chart
+    return chart_by_id
 
 
 PropertyReader = Callable[[NodeRecord, Facts], Mapping[str, str]]
@@ -104,47 +110,50 @@ PropertyReader = Callable[[NodeRecord, Facts], Mapping[str, str]]
 def build_measurements(
     readers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
 ) -> tuple[tuple[Measurements, ...], tuple[Broken, ...]]:
-    """Return what these functions read from the facts, in the order of the packs, and the functions that failed.
+    """Return the measurements that these functions read from the facts, in the order of the packs, and the functions
+    that failed.
 
-    If several jobs measured a quantity, the first one counts. Values that are not numbers are left out.
+    If several jobs measured a quantity, the values of the first job count. Values that are not finite are omitted.
     """
-    words = ("no measurement could be read", "the quantity {!r} is already measured by another function")
-    found, broken = _collect_output(readers, jobs, fleet, facts, _first_measurements, words)
-    return tuple(item for item in found.values() if item.values), broken
+    messages = ("no measurement could be read", "the quantity {!r} is already measured by another function")
+    measurements, broken = _collect_output(readers, jobs, fleet, facts, _first_measurements, messages)
+    return tuple(item for item in measurements.values() if item.values), broken
 
 
-def _first_measurements(made: Iterable[tuple[Job, Any]]) -> dict[str, Measurements]:
-    found: dict[str, Measurements] = {}
-    for _, item in made:
+def _first_measurements(results: Iterable[tuple[Job, Any]]) -> dict[str, Measurements]:
+    measurements: dict[str, Measurements] = {}
+    for _, item in results:
         if not isinstance(item, Measurements):
             raise TypeError(f"expected Measurements, not {type(item).__name__}")
-        found.setdefault(item.quantity.name, _finite_values(item))
-    return found
+        measurements.setdefault(item.quantity.name, _finite_values(item))
+    return measurements
 
 
 def _finite_values(item: Measurements) -> Measurements:
     if all(map(math.isfinite, item.values)):
         return item
-    kept = [row for row, value in enumerate(item.values) if math.isfinite(value)]
-    nodes, values = tuple(item.nodes[row] for row in kept), tuple(item.values[row] for row in kept)
-    return replace(item, nodes=nodes, values=values, peers=tuple(item.peers[row] for row in kept) if item.peers else ())
+    finite_rows = [row for row, value in enumerate(item.values) if math.isfinite(value)]
+    nodes, values = tuple(item.nodes[row] for row in finite_rows), tuple(item.values[row] for row in finite_rows)
+    return replace(
+        item, nodes=nodes, values=values, peers=tuple(item.peers[row] for row in finite_rows) if item.peers else ()
+    )
 
 
 def properties_of(readers: Iterable[PropertyReader], fleet: Fleet, facts: Facts) -> tuple[NodeProperties, ...]:
     """Return the known properties of every node that answered. A reader that fails loses only its own properties."""
-    found = []
-    several = tuple(readers)
+    node_properties = []
+    reader_list = tuple(readers)
     for record in fleet.records:
         if record.problem:
             continue
         values: dict[str, str] = {}
-        for read in several:
+        for read in reader_list:
             try:
                 values.update(read(record, facts))
-            # The check that judges the same properties reports the error.
+            # The check that judges these properties reports the error.
             except Exception:
                 continue
         if values:
             names = tuple(sorted(values))
-            found.append(NodeProperties(record.node.name, names, tuple(values[name] for name in names)))
-    return tuple(found)
+            node_properties.append(NodeProperties(record.node.name, names, tuple(values[name] for name in names)))
+    return tuple(node_properties)

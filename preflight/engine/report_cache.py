@@ -22,7 +22,7 @@ from typing import Any
 from preflight._util.cache import Cache
 from preflight._util.json_output import plain
 from preflight._util.validation import type_adapter
-from preflight.engine.report import AvoidedCost, Coverage, Input, Report, Run, Tool, Understood, undecided
+from preflight.engine.report import AvoidedCost, Coverage, Input, Report, Run, Tool, Understood, unknown_outcomes_first
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.model.job import InputFile, Job, Launch
 from preflight.sources.discovery.readings import TreeSnapshot
@@ -33,37 +33,40 @@ _EAGER_FIELDS = ("name", "files", "launches", "probable")
 
 
 def key_of(inputs: Sequence[Any], modules: Iterable[str]) -> str:
-    """Return the key for these inputs (any value whose `repr` is complete) and for the code in these modules'
-    packages.
+    """Return the key for these inputs and for the code in the packages of these modules.
+
+    Args:
+        inputs: values whose `repr` is complete.
+        modules: the names of modules.
     """
     identity = [_FORMAT, sys.version, inputs, _code_fingerprint(frozenset(name.partition(".")[0] for name in modules))]
     return hashlib.sha256(repr(identity).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def load_report(cache: Cache, key: str, snapshot: TreeSnapshot, created: str) -> Report | None:
-    """Return the report stored under `key`, if the tree has not changed since; None otherwise, and for an invalid
-    entry.
-    """
+    """Return the report stored under `key`; None if there is no valid entry, or if the tree has changed since."""
     content = cache.get(key)
     if content is None:
         return None
     try:
-        first, second = content.split(b"\n", 1)
-        entry = json.loads(first)
-        return _report(entry, second, created) if snapshot.is_unchanged(entry["seen"]) else None
+        head, jobs_json = content.split(b"\n", 1)
+        entry = json.loads(head)
+        return _parse_report(entry, jobs_json, created) if snapshot.is_unchanged(entry["seen"]) else None
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 
 def store_report(cache: Cache, key: str, snapshot: TreeSnapshot, report: Report) -> None:
-    """Store a report."""
+    """Store a report and the files that it depends on under `key`. A report that cannot be written as JSON is not
+    stored.
+    """
     entry = {
         "seen": snapshot.reads(),
         "tool": plain(report.tool),
         "run": plain(report.run),
         "inputs": plain(report.inputs),
         "jobs": [{name: plain(getattr(job, name)) for name in _EAGER_FIELDS} for job in report.jobs],
-        "outcomes": _rows(report.outcomes),
+        "outcomes": _outcome_rows(report.outcomes),
         "findings": plain(report.findings),
         "suppressed": plain(report.suppressed),
         "coverage": plain(replace(report.coverage, unknown_outcomes=())),
@@ -73,68 +76,68 @@ def store_report(cache: Cache, key: str, snapshot: TreeSnapshot, report: Report)
         "understood": plain(report.understood),
     }
     try:
-        whole = json.dumps(plain(report.jobs), separators=(",", ":")).encode()
-        cache.put(key, json.dumps(entry, separators=(",", ":")).encode() + b"\n" + whole)
+        jobs_json = json.dumps(plain(report.jobs), separators=(",", ":")).encode()
+        cache.put(key, json.dumps(entry, separators=(",", ":")).encode() + b"\n" + jobs_json)
     except (ValueError, TypeError, RecursionError):
         return
 
 
-def _report(entry: dict[str, Any], whole: bytes, created: str) -> Report:
-    later = _LazyJobs(whole)
-    jobs = tuple(_CachedJob.of(outline, later, index) for index, outline in enumerate(entry["jobs"]))
-    outcomes = _outcomes(entry["outcomes"])
+def _parse_report(entry: dict[str, Any], jobs_json: bytes, created: str) -> Report:
+    lazy_jobs = _LazyJobs(jobs_json)
+    jobs = tuple(_CachedJob.of(outline, lazy_jobs, index) for index, outline in enumerate(entry["jobs"]))
+    outcomes = _parse_outcomes(entry["outcomes"])
     return Report(
-        tool=_reader(Tool)(entry["tool"]),
-        run=replace(_reader(Run)(entry["run"]), created=created),
-        inputs=tuple(map(_reader(Input), entry["inputs"])),
+        tool=_parser_of(Tool)(entry["tool"]),
+        run=replace(_parser_of(Run)(entry["run"]), created=created),
+        inputs=tuple(map(_parser_of(Input), entry["inputs"])),
         jobs=jobs,
         nodes=(),
         outcomes=outcomes,
-        findings=tuple(map(_reader(Finding), entry["findings"])),
-        suppressed=tuple(map(_reader(Finding), entry["suppressed"])),
-        coverage=replace(_reader(Coverage)(entry["coverage"]), unknown_outcomes=undecided(outcomes)),
+        findings=tuple(map(_parser_of(Finding), entry["findings"])),
+        suppressed=tuple(map(_parser_of(Finding), entry["suppressed"])),
+        coverage=replace(_parser_of(Coverage)(entry["coverage"]), unknown_outcomes=unknown_outcomes_first(outcomes)),
         verdict=VerdictKind(entry["verdict"]),
         exit_code=entry["exit_code"],
-        avoided_cost=_reader(AvoidedCost | None)(entry["avoided_cost"]),
-        understood=_reader(Understood)(entry["understood"]),
+        avoided_cost=_parser_of(AvoidedCost | None)(entry["avoided_cost"]),
+        understood=_parser_of(Understood)(entry["understood"]),
     )
 
 
 class _LazyJobs:
-    """The stored jobs, parsed once and only if more than their outline is needed."""
+    """The stored jobs, which are parsed once, and only if more than their outline is needed."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
 
     @functools.cached_property
     def jobs(self) -> tuple[Job, ...]:
-        found: tuple[Job, ...] = type_adapter(tuple[Job, ...]).validate_json(self._content)
-        return found
+        jobs: tuple[Job, ...] = type_adapter(tuple[Job, ...]).validate_json(self._content)
+        return jobs
 
 
 class _CachedJob(Job):
     """A job whose claims, notes and references are loaded on demand."""
 
     @classmethod
-    def of(cls, outline: dict[str, Any], later: _LazyJobs, index: int) -> _CachedJob:
-        """Return the job with this outline; its other fields are those of job number `index` of `later`."""
+    def of(cls, outline: dict[str, Any], lazy_jobs: _LazyJobs, index: int) -> _CachedJob:
+        """Return the job with this outline; its other fields are loaded from job number `index` of `lazy_jobs`."""
         job = object.__new__(cls)
         job.__dict__.update(
             name=outline["name"],
-            files=tuple(map(_reader(InputFile), outline["files"])),
-            launches=tuple(map(_reader(Launch), outline["launches"])),
+            files=tuple(map(_parser_of(InputFile), outline["files"])),
+            launches=tuple(map(_parser_of(Launch), outline["launches"])),
             probable=outline["probable"],
-            _rest=(later, index),
+            _rest=(lazy_jobs, index),
         )
         return job
 
     def __getattribute__(self, name: str) -> Any:
         # The omitted fields have defaults on the class, which must not be mistaken for stored values.
         if name in _LAZY_FIELDS:
-            own = object.__getattribute__(self, "__dict__")
-            if name not in own:
-                later, index = own["_rest"]
-                own.update({field: getattr(later.jobs[index], field) for field in _LAZY_FIELDS})
+            attributes = object.__getattribute__(self, "__dict__")
+            if name not in attributes:
+                lazy_jobs, index = attributes["_rest"]
+                attributes.update({field: getattr(lazy_jobs.jobs[index], field) for field in _LAZY_FIELDS})
         return object.__getattribute__(self, name)
 
     def __eq__(self, other: object) -> bool:
@@ -147,67 +150,87 @@ class _CachedJob(Job):
 _LAZY_FIELDS = frozenset(field.name for field in fields(Job)) - frozenset(_EAGER_FIELDS)
 
 
-def _rows(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return outcomes as rows of numbers with equal neighbours merged: there are tens of thousands of outcomes, with a
-    few hundred distinct strings.
+def _outcome_rows(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Return outcomes as rows of numbers, with adjacent rows that differ only in the subject merged: there are tens of
+    thousands of outcomes, with a few hundred distinct strings.
     """
-    texts: dict[str, int] = {}
+    text_numbers: dict[str, int] = {}
 
-    def number(text: str) -> int:
-        return texts.setdefault(text, len(texts))
+    def text_number(text: str) -> int:
+        return text_numbers.setdefault(text, len(text_numbers))
 
     rows: list[list[Any]] = []
     for o in outcomes:
-        alike = [*map(number, (o.id, o.name, o.status.value, o.reason, o.stage)), o.required]
-        more = [plain(o.finding), plain(o.locations)] if o.finding or o.locations else []
-        if rows and not more and rows[-1][:6] == alike and len(rows[-1]) == 7:
-            rows[-1][6].append(number(o.subject))
+        shared_columns = [*map(text_number, (o.id, o.name, o.status.value, o.reason, o.stage)), o.required]
+        finding_columns = [plain(o.finding), plain(o.locations)] if o.finding or o.locations else []
+        if rows and not finding_columns and rows[-1][:6] == shared_columns and len(rows[-1]) == 7:
+            rows[-1][6].append(text_number(o.subject))
         else:
-            rows.append([*alike, [number(o.subject)], *more])
-    return {"texts": list(texts), "rows": rows}
+            rows.append([*shared_columns, [text_number(o.subject)], *finding_columns])
+    return {"texts": list(text_numbers), "rows": rows}
 
 
-def _outcomes(written: dict[str, Any]) -> tuple[Outcome, ...]:
-    texts: list[str] = written["texts"]
+def _parse_outcomes(table: dict[str, Any]) -> tuple[Outcome, ...]:
+    texts: list[str] = table["texts"]
     statuses = {status.value: status for status in Status}
-    finding, location = _reader(Finding | None), _reader(Location)
-    found: list[Outcome] = []
-    for id, name, status, reason, stage, required, subjects, *more in written["rows"]:
-        places = tuple(map(location, more[1])) if more else ()
-        fault = finding(more[0]) if more else None
-        identity, named, why, when = statuses[texts[status]], texts[name], texts[reason], texts[stage]
-        found.extend(
-            [Outcome(texts[id], named, identity, texts[row], why, required, fault, places, when) for row in subjects]
+    parse_finding, parse_location = _parser_of(Finding | None), _parser_of(Location)
+    outcomes: list[Outcome] = []
+    for id, name, status, reason, stage, required, subjects, *finding_columns in table["rows"]:
+        locations = tuple(map(parse_location, finding_columns[1])) if finding_columns else ()
+        parsed_finding = parse_finding(finding_columns[0]) if finding_columns else None
+        parsed_status, rule_name, reason_text, stage_name = (
+            statuses[texts[status]],
+            texts[name],
+            texts[reason],
+            texts[stage],
         )
-    return tuple(found)
+        outcomes.extend(
+            [
+                Outcome(
+                    texts[id],
+                    rule_name,
+                    parsed_status,
+                    texts[row],
+                    reason_text,
+                    required,
+                    parsed_finding,
+                    locations,
+                    stage_name,
+                )
+                for row in subjects
+            ]
+        )
+    return tuple(outcomes)
 
 
 @functools.cache
-def _reader(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that rebuilds a value of `kind` from the output of `plain`. Supports only the classes of a
+def _parser_of(kind: Any) -> Callable[[Any], Any]:
+    """Return a function that rebuilds a value of `kind` from the output of `plain`. It supports only the classes of a
     report.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if NoneType in arguments:
-        inner = _reader(next(argument for argument in arguments if argument is not NoneType))
-        return lambda data: None if data is None else inner(data)
+        parse_value = _parser_of(next(argument for argument in arguments if argument is not NoneType))
+        return lambda data: None if data is None else parse_value(data)
     if origin is tuple:
-        member = _reader(arguments[0])
-        return lambda data: tuple(map(member, data))
+        parse_item = _parser_of(arguments[0])
+        return lambda data: tuple(map(parse_item, data))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind
     if is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        readers = [(field.name, _reader(hints[field.name])) for field in fields(kind)]
-        make: Any = kind
-        return lambda data: make(**{name: read(data[name]) for name, read in readers})
+        field_parsers = [(field.name, _parser_of(hints[field.name])) for field in fields(kind)]
+        kind_class: Any = kind
+        return lambda data: kind_class(**{name: parse_field(data[name]) for name, parse_field in field_parsers})
     return lambda data: data
 
 
 @functools.cache
 def _code_fingerprint(packages: frozenset[str]) -> str:
-    """Return sizes and modification times of these packages' files, so that changed code invalidates the cache."""
-    found: list[tuple[str, int, int]] = []
+    """Return a hash of the sizes and modification times of these packages' files, so that changed code invalidates the
+    cache.
+    """
+    file_states: list[tuple[str, int, int]] = []
     folders = [str(path) for name in packages for path in getattr(sys.modules.get(name), "__path__", ())]
     while folders:
         folder = folders.pop()
@@ -219,7 +242,7 @@ def _code_fingerprint(packages: frozenset[str]) -> str:
                             folders.append(entry.path)
                     elif not entry.name.endswith(".pyc"):
                         status = entry.stat()
-                        found.append((entry.path, status.st_size, status.st_mtime_ns))
+                        file_states.append((entry.path, status.st_size, status.st_mtime_ns))
         except OSError:
-            found.append((folder, -1, -1))
-    return hashlib.sha256(repr(sorted(found)).encode("utf-8", "surrogatepass")).hexdigest()
+            file_states.append((folder, -1, -1))
+    return hashlib.sha256(repr(sorted(file_states)).encode("utf-8", "surrogatepass")).hexdigest()

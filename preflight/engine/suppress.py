@@ -1,7 +1,7 @@
-"""Suppression: the findings that comments, waivers, a baseline or the configuration exclude from the verdict.
+"""Excludes findings from the verdict that comments, waivers, a baseline or the configuration suppress.
 
-Unused suppressions are reported, because a suppression that outlives its fault hides the next one. Pure: the expiry
-date of a waiver is compared with the time in the recording.
+Unused suppressions are reported, because a suppression that outlives its fault hides the next fault. The module is
+pure: the expiry date of a waiver is compared with the time in the recording.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from preflight.model.job import Job, Suppression
 from preflight.model.recording import Recording
 from preflight.sources.discovery.walk import Excluded
 
-#: Largest number of nodes in a waiver.
+#: The largest number of nodes in a waiver.
 _MAX_HOSTS = 100_000
 #: Ways to exclude a finding from the verdict.
 COMMENT, WAIVER, BASELINE, SINCE, FILE_IGNORES = "comment", "waiver", "baseline", "since", "per-file-ignores"
@@ -29,11 +29,10 @@ COMMENT, WAIVER, BASELINE, SINCE, FILE_IGNORES = "comment", "waiver", "baseline"
 class SuppressionNote:
     """A note about the configuration for its owner.
 
-    `kind` is `waiver-expired`, `waiver-unused`, `baseline-unused`, `mandatory` or `set-aside`.
-
     Args:
+        kind: `waiver-expired`, `waiver-unused`, `baseline-unused`, `mandatory` or `set-aside`.
         message: the note as a sentence.
-        location: its location, if in a file.
+        location: the location that the note is about; null if it is not about a line of a file.
     """
 
     kind: str
@@ -42,38 +41,38 @@ class SuppressionNote:
 
 
 class SuppressionResult(NamedTuple):
-    """Findings that count, findings that do not, comments that suppressed nothing, and notes."""
+    """Findings that count, suppressed findings, comments that suppressed nothing, and notes."""
 
     kept: tuple[Finding, ...]
     suppressed: tuple[Finding, ...]
     unused: tuple[Suppression, ...]
     suppression_notes: tuple[SuppressionNote, ...] = ()
-    #: Entries of the baseline that no longer match anything, in files that were read.
+    #: Entries of the baseline for files that were read, but that no longer match any finding.
     stale: tuple[Accepted, ...] = ()
 
 
 def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> SuppressionResult:
     """Return the findings of `outcomes`, folded, with every suppression of the recording applied to them."""
-    stated = tuple(outcomes)
+    outcome_list = tuple(outcomes)
     suppressor = _Suppressor(
-        recording, _suppressions(recording.jobs), frozenset(o.id for o in stated if o.stage == "lint")
+        recording, _all_suppressions(recording.jobs), frozenset(o.id for o in outcome_list if o.stage == "lint")
     )
     kept: list[Finding] = []
-    taken: list[Finding] = []
-    for finding in fold(outcome.finding for outcome in stated if outcome.finding is not None):
-        for piece in suppressor.pieces(finding):
-            (taken if piece.suppressed_by else kept).append(piece)
-    judged = {(outcome.id, outcome.name) for outcome in stated}
+    suppressed: list[Finding] = []
+    for finding in fold(outcome.finding for outcome in outcome_list if outcome.finding is not None):
+        for part in suppressor.split(finding):
+            (suppressed if part.suppressed_by else kept).append(part)
+    judged_rules = {(outcome.id, outcome.name) for outcome in outcome_list}
     return SuppressionResult(
         tuple(kept),
-        tuple(taken),
+        tuple(suppressed),
         suppressor.unused_comments(),
-        tuple(suppressor.suppression_notes(judged)),
-        tuple(suppressor.stale(judged)),
+        tuple(suppressor.suppression_notes(judged_rules)),
+        tuple(suppressor.stale(judged_rules)),
     )
 
 
-def _suppressions(jobs: Sequence[Job]) -> tuple[Suppression, ...]:
+def _all_suppressions(jobs: Sequence[Job]) -> tuple[Suppression, ...]:
     return tuple(dict.fromkeys(s for job in jobs for s in job.suppressions))
 
 
@@ -101,34 +100,36 @@ class _Suppressor:
     def _configuration(self) -> Configuration:
         return self.recording.configuration
 
-    def pieces(self, finding: Finding) -> Iterator[Finding]:
-        """Split a finding by suppression: if a waiver covers only some of its nodes, it becomes two findings."""
-        first = (finding.locations[0].path, finding.locations[0].line) if finding.locations else ("", 0)
-        by_comment = [comment for comment in self._on_line.get(first, ()) if _names_rule(comment, finding)]
-        waivers = [waiver for waiver in self._configuration.waivers if self._waives(waiver, finding)]
-        ignores = next((i for i in self._configuration.file_ignores if self._ignores(i, finding)), None)
+    def split(self, finding: Finding) -> Iterator[Finding]:
+        """Yield a finding with its suppression; if a waiver covers only some of its nodes, yield a finding for each
+        part.
+        """
+        first_line = (finding.locations[0].path, finding.locations[0].line) if finding.locations else ("", 0)
+        comments = [comment for comment in self._on_line.get(first_line, ()) if _names_rule(comment, finding)]
+        waivers = [waiver for waiver in self._configuration.waivers if self._is_waived_by(waiver, finding)]
+        file_ignores = next((i for i in self._configuration.file_ignores if self._is_ignored_by(i, finding)), None)
         accepted = self._accepted.get(finding.fingerprint) if finding.id in self.lint_ids else None
-        existed = finding.id in self.lint_ids and finding.fingerprint in self._existing
-        self._used.update(by_comment)
+        is_old = finding.id in self.lint_ids and finding.fingerprint in self._existing
+        self._used.update(comments)
         self._used.update(waiver for waiver in waivers if not self._is_expired(waiver))
         if accepted is not None:
             self._used.add(accepted)
         if matches(finding.id, finding.name, self._configuration.mandatory):
-            if by_comment or waivers or ignores or accepted or existed:
+            if comments or waivers or file_ignores or accepted or is_old:
                 self._mandatory.append(_mandatory_note(finding, self._configuration))
             yield finding
-        elif by_comment:
-            reason = next((comment.reason for comment in by_comment if comment.reason), "no reason given")
+        elif comments:
+            reason = next((comment.reason for comment in comments if comment.reason), "no reason given")
             yield replace(finding, suppression=reason, suppressed_by=COMMENT)
         elif any(not self._is_expired(waiver) for waiver in waivers):
             yield from self._waive(finding, [waiver for waiver in waivers if not self._is_expired(waiver)])
-        elif ignores is not None:
-            reason = f"ignored in {ignores.pattern} by {self._configuration.file or 'the configuration'}"
+        elif file_ignores is not None:
+            reason = f"ignored in {file_ignores.pattern} by {self._configuration.file or 'the configuration'}"
             yield replace(finding, suppression=reason, suppressed_by=FILE_IGNORES)
         elif accepted is not None:
             reason = f"accepted in {self._configuration.baseline_file or 'the baseline'}"
             yield replace(finding, suppression=reason, suppressed_by=BASELINE)
-        elif existed:
+        elif is_old:
             assert self._configuration.since is not None
             reason = f"existed at {self._configuration.since.revision}"
             yield replace(finding, suppression=reason, suppressed_by=SINCE)
@@ -136,32 +137,36 @@ class _Suppressor:
             yield finding
 
     def _waive(self, finding: Finding, waivers: Sequence[Waiver]) -> Iterator[Finding]:
-        whole = next((waiver for waiver in waivers if not waiver.hosts), None)
-        if whole is not None:
-            yield replace(finding, suppression=_reason(whole), suppressed_by=WAIVER)
+        full_waiver = next((waiver for waiver in waivers if not waiver.hosts), None)
+        if full_waiver is not None:
+            yield replace(finding, suppression=_reason(full_waiver), suppressed_by=WAIVER)
             return
-        left = finding.nodes
+        remaining_nodes = finding.nodes
         for waiver in waivers:
-            names = _hosts(waiver.hosts)
-            here = tuple(node for node in left if node in names)
-            if here:
-                left = tuple(node for node in left if node not in names)
-                yield replace(_restrict_to_nodes(finding, here), suppression=_reason(waiver), suppressed_by=WAIVER)
-        if left:
-            yield _restrict_to_nodes(finding, left)
+            host_names = _host_names(waiver.hosts)
+            waived_nodes = tuple(node for node in remaining_nodes if node in host_names)
+            if waived_nodes:
+                remaining_nodes = tuple(node for node in remaining_nodes if node not in host_names)
+                yield replace(
+                    _restrict_to_nodes(finding, waived_nodes), suppression=_reason(waiver), suppressed_by=WAIVER
+                )
+        if remaining_nodes:
+            yield _restrict_to_nodes(finding, remaining_nodes)
 
-    def _waives(self, waiver: Waiver, finding: Finding) -> bool:
+    def _is_waived_by(self, waiver: Waiver, finding: Finding) -> bool:
         if not matches(finding.id, finding.name, (waiver.rule,)) or len(waiver.rule) == 3:
             return False
-        if waiver.hosts and not _hosts(waiver.hosts) & set(finding.nodes):
+        if waiver.hosts and not _host_names(waiver.hosts) & set(finding.nodes):
             return False
-        return not waiver.paths or self._is_below(finding, waiver.paths)
+        return not waiver.paths or self._is_in_files(finding, waiver.paths)
 
-    def _ignores(self, ignores: FileIgnores, finding: Finding) -> bool:
-        return matches(finding.id, finding.name, ignores.names) and self._is_below(finding, (ignores.pattern,))
+    def _is_ignored_by(self, file_ignores: FileIgnores, finding: Finding) -> bool:
+        return matches(finding.id, finding.name, file_ignores.names) and self._is_in_files(
+            finding, (file_ignores.pattern,)
+        )
 
-    def _is_below(self, finding: Finding, patterns: tuple[str, ...]) -> bool:
-        return bool(finding.locations) and _is_excluded(patterns).has(finding.locations[0].path, is_folder=False)
+    def _is_in_files(self, finding: Finding, patterns: tuple[str, ...]) -> bool:
+        return bool(finding.locations) and _path_filter(patterns).has(finding.locations[0].path, is_folder=False)
 
     def _is_expired(self, waiver: Waiver) -> bool:
         return bool(waiver.expires) and self.recording.created[:10] > waiver.expires
@@ -169,56 +174,63 @@ class _Suppressor:
     def unused_comments(self) -> tuple[Suppression, ...]:
         """Return the comments that suppressed nothing, each once.
 
-        A comment may cover several lines, and counts as unused if it was used on none of them.
+        A comment may cover several lines, and counts as unused if it suppressed nothing on any of these lines.
         """
-        useful = {(s.path, s.span, s.names) for s in self.comments if s in self._used}
+        used_keys = {(s.path, s.span, s.names) for s in self.comments if s in self._used}
         unused: dict[object, Suppression] = {}
         for s in self.comments:
-            if (s.path, s.span, s.names) not in useful:
+            if (s.path, s.span, s.names) not in used_keys:
                 unused.setdefault((s.path, s.span, s.names), s)
         return tuple(unused.values())
 
-    def suppression_notes(self, judged: set[tuple[str, str]]) -> Iterator[SuppressionNote]:
-        """Yield notes on settings that were set aside, and on waivers that expired, or were unused though their rule
-        was applied.
+    def suppression_notes(self, judged_rules: set[tuple[str, str]]) -> Iterator[SuppressionNote]:
+        """Yield notes on settings that are ignored because they would be less strict, on waivers that are expired or
+        unused, on unused entries of the baseline, and on mandatory rules.
+
+        A waiver is unused if it suppressed nothing although its rule was applied.
         """
         for message in self._configuration.set_aside:
             yield SuppressionNote("set-aside", message)
         for waiver in self._configuration.waivers:
-            place = Location.at(waiver.at) if waiver.at is not None else None
+            location = Location.at(waiver.at) if waiver.at is not None else None
             owner = f" (owner: {waiver.owner})" if waiver.owner else ""
             if self._is_expired(waiver):
                 message = f"the waiver of {waiver.rule}{owner} expired on {waiver.expires}; renew or remove it"
-                yield SuppressionNote("waiver-expired", message, place)
-            elif waiver not in self._used and self._could_match(waiver, judged):
-                yield SuppressionNote("waiver-unused", f"the waiver of {waiver.rule}{owner} suppresses nothing", place)
-        stale = sum(1 for _ in self.stale(judged))
-        if stale:
-            entries = "entry suppresses" if stale == 1 else "entries suppress"
-            name = self._configuration.baseline_file or "the baseline"
-            them = "it" if stale == 1 else "them"
-            message = f"{name}: {stale} {entries} nothing any more; `preflight baseline prune` removes {them}"
+                yield SuppressionNote("waiver-expired", message, location)
+            elif waiver not in self._used and self._could_suppress(waiver, judged_rules):
+                yield SuppressionNote(
+                    "waiver-unused", f"the waiver of {waiver.rule}{owner} suppresses nothing", location
+                )
+        stale_count = sum(1 for _ in self.stale(judged_rules))
+        if stale_count:
+            entries_text = "entry suppresses" if stale_count == 1 else "entries suppress"
+            file_name = self._configuration.baseline_file or "the baseline"
+            pronoun = "it" if stale_count == 1 else "them"
+            command_hint = f"`preflight baseline prune` removes {pronoun}"
+            message = f"{file_name}: {stale_count} {entries_text} nothing any more; {command_hint}"
             yield SuppressionNote("baseline-unused", message)
         yield from dict.fromkeys(self._mandatory)
 
-    def stale(self, judged: set[tuple[str, str]]) -> Iterator[Accepted]:
-        """Yield the entries of the baseline whose rule was applied to their file but no longer found anything."""
-        read = self._was_read()
-        ids = {id for id, _ in judged}
+    def stale(self, judged_rules: set[tuple[str, str]]) -> Iterator[Accepted]:
+        """Yield the entries of the baseline whose rule was applied to their file, but found no such fault any more."""
+        read_paths = self._read_paths()
+        judged_ids = {id for id, _ in judged_rules}
         for entry in self._configuration.baseline:
-            if entry not in self._used and entry.id in ids and entry.path in read:
+            if entry not in self._used and entry.id in judged_ids and entry.path in read_paths:
                 yield entry
 
-    def _could_match(self, waiver: Waiver, judged: set[tuple[str, str]]) -> bool:
-        """Return whether this run could have found the waived fault: a run over one file finds no faults in others."""
-        if not any(matches(id, name, (waiver.rule,)) for id, name in judged):
+    def _could_suppress(self, waiver: Waiver, judged_rules: set[tuple[str, str]]) -> bool:
+        """Return whether this run could have found the waived fault: a run over one file finds no faults in other
+        files.
+        """
+        if not any(matches(id, name, (waiver.rule,)) for id, name in judged_rules):
             return False
-        if waiver.hosts and not _hosts(waiver.hosts) & {record.node.name for record in self.recording.nodes}:
+        if waiver.hosts and not _host_names(waiver.hosts) & {record.node.name for record in self.recording.nodes}:
             return False
-        held = _is_excluded(waiver.paths)
-        return not waiver.paths or any(held.has(path, is_folder=False) for path in self._was_read())
+        path_filter = _path_filter(waiver.paths)
+        return not waiver.paths or any(path_filter.has(path, is_folder=False) for path in self._read_paths())
 
-    def _was_read(self) -> frozenset[str]:
+    def _read_paths(self) -> frozenset[str]:
         return frozenset(file.path for job in self.recording.jobs for file in job.files)
 
 
@@ -230,90 +242,102 @@ def _restrict_to_nodes(finding: Finding, nodes: tuple[str, ...]) -> Finding:
     """Return the part of a finding that concerns these nodes."""
     if nodes == finding.nodes:
         return finding
-    evidence = tuple(item for item in finding.evidence if not item.node or item.node in nodes)
+    evidence = tuple(
+        observation for observation in finding.evidence if not observation.node or observation.node in nodes
+    )
     return replace(finding, nodes=nodes, evidence=evidence or finding.evidence, fingerprint="")
 
 
 def _reason(waiver: Waiver) -> str:
     parts = (f"owner: {waiver.owner}" if waiver.owner else "", f"until {waiver.expires}" if waiver.expires else "")
-    more = ", ".join(part for part in parts if part)
-    return f"{waiver.reason} ({more})" if more else waiver.reason
+    details = ", ".join(part for part in parts if part)
+    return f"{waiver.reason} ({details})" if details else waiver.reason
 
 
 def _mandatory_note(finding: Finding, configuration: Configuration) -> SuppressionNote:
-    by = f" by {configuration.file}" if configuration.file else ""
-    message = f"{finding.id} {finding.name} is mandatory{by} and cannot be suppressed"
+    source_text = f" by {configuration.file}" if configuration.file else ""
+    message = f"{finding.id} {finding.name} is mandatory{source_text} and cannot be suppressed"
     return SuppressionNote("mandatory", message, finding.locations[0] if finding.locations else None)
 
 
 @functools.cache
-def _is_excluded(patterns: tuple[str, ...]) -> Excluded:
+def _path_filter(patterns: tuple[str, ...]) -> Excluded:
     return Excluded(patterns)
 
 
 @functools.cache
-def _hosts(names: tuple[str, ...]) -> frozenset[str]:
+def _host_names(names: tuple[str, ...]) -> frozenset[str]:
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
-    found: set[str] = set()
+    host_names: set[str] = set()
     for name in names:
         # A configuration is validated when it is read; a recording may contain anything.
-        if len(found) < _MAX_HOSTS and is_host_range(name):
-            found.update(NodeSet(name, resolver=RESOLVER_NOGROUP))
-    return frozenset(found)
+        if len(host_names) < _MAX_HOSTS and is_host_range(name):
+            host_names.update(NodeSet(name, resolver=RESOLVER_NOGROUP))
+    return frozenset(host_names)
 
 
-#: A finding that many jobs share lists at most this many locations; the first is that of the fault.
-_MAX_PLACES = 8
+#: A finding that many jobs share lists at most this many locations; the first is the location of the fault.
+_MAX_LOCATIONS = 8
 
 
 def fold(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return one finding for each fault, worst first: findings with the same text and location are merged.
 
-    A fault of several nodes is listed once, with all of them; so is a fault in a file that several jobs share.
-    Remaining findings with the same fingerprint (two lines of the same text) are numbered, so that each fingerprint
-    names one finding.
+    A fault of several nodes is listed once, with all of these nodes. A fault in a file that several jobs share is also
+    listed once. Remaining findings with the same fingerprint (two lines of the same text) are numbered, so that each
+    fingerprint identifies one finding.
     """
-    kept: dict[tuple[object, ...], list[Finding]] = {}
+    groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        # Merging ignores the subject: the node itself for a node's fault, and one of the launches that reach a file for
-        # a fault in that file.
-        about = "" if finding.subject in finding.nodes or finding.locations else finding.subject
-        key = (finding.id, finding.severity, finding.message, finding.locations[:1], finding.remedy, about)
-        kept.setdefault(key, []).append(finding)
-    merged = sorted((_merge_findings(same) for same in kept.values()), key=_order)
-    met: Counter[str] = Counter()
-    numbered: list[Finding] = []
-    for finding in merged:
-        met[finding.fingerprint] += 1
-        again = met[finding.fingerprint]
-        numbered.append(replace(finding, fingerprint=f"{finding.fingerprint}:{again}") if again > 1 else finding)
-    return tuple(numbered)
+        # Merging ignores a subject that is the node of a fault, or one of the launches that read the file of a fault.
+        subject = "" if finding.subject in finding.nodes or finding.locations else finding.subject
+        key = (finding.id, finding.severity, finding.message, finding.locations[:1], finding.remedy, subject)
+        groups.setdefault(key, []).append(finding)
+    merged_findings = sorted((_merge_findings(same) for same in groups.values()), key=_sort_key)
+    fingerprint_counts: Counter[str] = Counter()
+    numbered_findings: list[Finding] = []
+    for finding in merged_findings:
+        fingerprint_counts[finding.fingerprint] += 1
+        number = fingerprint_counts[finding.fingerprint]
+        numbered_findings.append(
+            replace(finding, fingerprint=f"{finding.fingerprint}:{number}") if number > 1 else finding
+        )
+    return tuple(numbered_findings)
 
 
-def _merge_findings(same: Sequence[Finding]) -> Finding:
-    first = same[0]
-    if len(same) == 1:
-        return first
-    nodes = tuple(dict.fromkeys(node for finding in same for node in finding.nodes))
-    evidence: tuple[Evidence, ...] = tuple(dict.fromkeys(item for finding in same for item in finding.evidence))
-    places = tuple(dict.fromkeys(place for finding in same for place in finding.locations))[:_MAX_PLACES]
-    # The fingerprint is computed from all nodes, not from whichever node came first.
+def _merge_findings(equal_findings: Sequence[Finding]) -> Finding:
+    first_finding = equal_findings[0]
+    if len(equal_findings) == 1:
+        return first_finding
+    nodes = tuple(dict.fromkeys(node for finding in equal_findings for node in finding.nodes))
+    evidence: tuple[Evidence, ...] = tuple(
+        dict.fromkeys(item for finding in equal_findings for item in finding.evidence)
+    )
+    locations = tuple(dict.fromkeys(place for finding in equal_findings for place in finding.locations))[
+        :_MAX_LOCATIONS
+    ]
+    # The fingerprint is computed again, from all nodes.
     return replace(
-        first, nodes=nodes, evidence=evidence, locations=places, commands=_merge_commands(same), fingerprint=""
+        first_finding,
+        nodes=nodes,
+        evidence=evidence,
+        locations=locations,
+        commands=_merge_commands(equal_findings),
+        fingerprint="",
     )
 
 
-def _merge_commands(same: Sequence[Finding]) -> tuple[Command, ...]:
+def _merge_commands(equal_findings: Sequence[Finding]) -> tuple[Command, ...]:
     """Merge equal lines that run on different nodes into one command for all of these nodes."""
-    nodes: dict[str, dict[str, None]] = {}
-    for finding in same:
+    nodes_by_line: dict[str, dict[str, None]] = {}
+    for finding in equal_findings:
         for item in finding.commands:
-            nodes.setdefault(item.line, {}).update(dict.fromkeys(item.nodes))
-    return tuple(Command(line, tuple(names)) for line, names in nodes.items())
+            nodes_by_line.setdefault(item.line, {}).update(dict.fromkeys(item.nodes))
+    return tuple(Command(line, tuple(names)) for line, names in nodes_by_line.items())
 
 
-def _order(finding: Finding) -> tuple[object, ...]:
-    first = finding.locations[0] if finding.locations else None
-    where = (first.path, first.line, first.column) if first else ("", 0, 0)
-    return (-finding.severity.rank, finding.id, *where, finding.message, finding.subject, finding.nodes)
+def _sort_key(finding: Finding) -> tuple[object, ...]:
+    first_location = finding.locations[0] if finding.locations else None
+    position = (first_location.path, first_location.line, first_location.column) if first_location else ("", 0, 0)
+    return (-finding.severity.rank, finding.id, *position, finding.message, finding.subject, finding.nodes)

@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 #: For pydantic: a plugin may build a chart from anything, so instances are validated too, and numbers are finite.
-_CHECKED: Any = {"revalidate_instances": "always", "allow_inf_nan": False}
+_PYDANTIC_CONFIG: Any = {"revalidate_instances": "always", "allow_inf_nan": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One value of a table. None means unknown, with the reason in `why`; `odd`: whether it differs from most others.
+    """One value of a table.
 
     Args:
-        value: the observed value.
+        value: the observed value; null if it is unknown.
+        odd: whether the value differs from most other values of the column.
+        why: the reason if the value is unknown.
     """
 
     value: str | float | int | None
@@ -28,11 +30,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The content of a table column, and its unit.
+    """The heading and the unit of a table column.
 
     Args:
-        name: its heading.
-        unit: of its numbers; empty if they have none.
+        name: the heading.
+        unit: the unit of the numbers; empty if they have no unit.
     """
 
     name: str
@@ -41,11 +43,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The values of one subject: a node, or a rank (`rank 3 on node2`); one cell for each column.
+    """The values of one subject.
 
     Args:
-        subject: the node or rank.
-        cells: one for each column.
+        subject: a node, or a rank (`rank 3 on node2`).
+        cells: one cell for each column.
     """
 
     subject: str
@@ -54,7 +56,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class _Chart:
-    __pydantic_config__: ClassVar[Any] = _CHECKED
+    __pydantic_config__: ClassVar[Any] = _PYDANTIC_CONFIG
 
     id: str
     title: str
@@ -63,13 +65,14 @@ class _Chart:
 
 @dataclass(frozen=True, slots=True)
 class Table(_Chart):
-    """Values by subject. The `note` of every chart is one sentence: the measured quantity, and the number of subjects.
+    """Values by subject.
 
     Args:
-        id: stable, with dots: `versions`, `links.reach`.
+        id: a stable identifier with dots: `versions`, `links.reach`.
         title: a few words.
-        columns: in order.
-        rows: in order, each with a cell for every column.
+        note: one sentence with the measured quantity and the number of subjects.
+        columns: the columns in order.
+        rows: the rows in order, each with a cell for every column.
         kind: always `table`.
     """
 
@@ -80,12 +83,13 @@ class Table(_Chart):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The result for one pair, by row and column number; `why` explains a result other than good.
+    """The result for one pair of a row and a column.
 
     Args:
-        row, column: the pair, counted from 0.
-        value: the measured value; null without one.
+        row, column: the numbers of the row and the column, counted from 0.
+        value: the measured value; null if nothing was measured.
         state: `ok`, `bad` or `unknown`.
+        why: the reason if the state is not `ok`.
     """
 
     row: int
@@ -97,13 +101,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Matrix(_Chart):
-    """Pairs of rows and columns. It is sparse: a pair without a mark was not tried.
+    """Results for pairs of subjects. A pair without a mark was not tried.
 
     Args:
-        id: stable, with dots.
+        id: a stable identifier with dots.
         title: a few words.
-        note: the measured quantity, and the number of subjects.
-        unit: of the values.
+        note: one sentence with the measured quantity and the number of subjects.
+        unit: the unit of the values.
         rows, columns: the subjects.
         marks: the results of the pairs that were tried.
         kind: always `matrix`.
@@ -118,10 +122,10 @@ class Matrix(_Chart):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A phase of a lane, in seconds since the first span of the timeline.
+    """A phase of a lane.
 
     Args:
-        began_s, ended_s: seconds since the first span of the timeline.
+        began_s, ended_s: the start and the end, in seconds since the first span of the timeline.
         phase: the name of the phase.
     """
 
@@ -132,12 +136,12 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The phases of one subject in time order, and its node.
+    """The phases of one subject.
 
     Args:
         subject: the rank or process.
-        node: its node.
-        spans: in time order.
+        node: the node of the subject.
+        spans: the phases in time order.
     """
 
     subject: str
@@ -150,10 +154,10 @@ class Timeline(_Chart):
     """Lanes on a common clock.
 
     Args:
-        id: stable, with dots.
+        id: a stable identifier with dots.
         title: a few words.
-        note: the measured quantity, and the number of subjects.
-        lanes: one for each subject.
+        note: one sentence with the measured quantity and the number of subjects.
+        lanes: one lane for each subject.
         kind: always `timeline`.
     """
 
@@ -163,11 +167,14 @@ class Timeline(_Chart):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One number. `group` is the node it belongs to; `odd` and `why` are as in a cell.
+    """One number of a bar chart.
 
     Args:
         label: the owner of the number.
-        value: null if unknown.
+        group: the node of the owner.
+        value: the number; null if it is unknown.
+        odd: whether the number differs from most others.
+        why: the reason if the number is unknown.
     """
 
     label: str
@@ -182,11 +189,11 @@ class Bars(_Chart):
     """Numbers of one unit, side by side.
 
     Args:
-        id: stable, with dots.
+        id: a stable identifier with dots.
         title: a few words.
-        note: the measured quantity, and the number of subjects.
-        unit: of the values.
-        bars: in order.
+        note: one sentence with the measured quantity and the number of subjects.
+        unit: the unit of the values.
+        bars: the numbers in order.
         kind: always `bars`.
     """
 
@@ -197,13 +204,13 @@ class Bars(_Chart):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something placed on a node (kind `server`, `worker`, `trainer` or `rank`) and the amount it holds.
+    """A process on a node, and the amount that it holds.
 
     Args:
-        label: its name.
+        label: the name of the process.
         kind: `server`, `worker`, `trainer` or `rank`.
-        value: the amount it holds; null if unknown.
-        why: the reason if it is unknown.
+        value: the amount that the process holds; null if it is unknown.
+        why: the reason if the amount is unknown.
     """
 
     label: str
@@ -214,11 +221,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The contents of one node.
+    """The processes of one node.
 
     Args:
-        node: its name.
-        pieces: the processes on it.
+        node: the name of the node.
+        pieces: the processes on the node.
     """
 
     node: str
@@ -227,13 +234,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Layout(_Chart):
-    """Which process runs on which node, and how much of `unit` each of them holds.
+    """The processes of every node, and the amount that each process holds.
 
     Args:
-        id: stable, with dots.
+        id: a stable identifier with dots.
         title: a few words.
-        note: the measured quantity, and the number of subjects.
-        places: one for each node.
+        note: one sentence with the measured quantity and the number of subjects.
+        unit: the unit of the amounts.
+        places: one entry for each node.
         kind: always `layout`.
     """
 

@@ -13,9 +13,8 @@ from preflight.model.findings import PROFILES, Severity
 from preflight.model.job import Claim, Job, Known, Span
 from preflight.model.job.value import Scalar
 
-#: Stages of `check` in order; a check sees the facts of its own and all earlier stages.
+#: The stages of `check` in order; a check sees the facts of its own stage and all earlier stages.
 STAGES = ("node", "link", "smoke")
-
 
 #: The command that only trains. Its earlier requests to nodes are not judged, because they only prepare the training.
 SMOKE = "smoke"
@@ -23,9 +22,9 @@ SMOKE = "smoke"
 #: The command that examines nodes without a job.
 NODES = "nodes"
 
-
-#: Faults that can be injected, and into which processes: ranks of a collective, or servers and workers.
-KINDS = {
+#: Faults that can be injected, each with the roles of the processes that can have the fault: ranks of a collective, or
+#: servers and workers.
+FAULT_ROLES = {
     "delay": ("rank", "worker", "server"),
     "loss": ("rank", "worker"),
     "double": ("worker", "server"),
@@ -45,9 +44,9 @@ class InjectedFault:
     Args:
         kind: `delay`, `loss`, `double`, `flip`, `kill` or `stop`.
         role: the role of the process that has the fault: `rank`, `worker` or `server`; empty lets the plan choose.
-        index: the index of that process.
-        step: the first step that is affected or, for a rank, the collective before which it happens; None lets the plan
-        choose.
+        index: the index of that process; null lets the plan choose.
+        step: the first step that is affected or, for a rank, the collective before which the fault happens; null lets
+            the plan choose.
     """
 
     kind: str
@@ -58,8 +57,8 @@ class InjectedFault:
     @property
     def option_text(self) -> str:
         """Return the fault as on the command line: `kill:worker1@3`."""
-        who = f":{self.role}{self.index}" if self.index is not None else ""
-        return f"{self.kind}{who}" + (f"@{self.step}" if self.step is not None else "")
+        role_text = f":{self.role}{self.index}" if self.index is not None else ""
+        return f"{self.kind}{role_text}" + (f"@{self.step}" if self.step is not None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +66,14 @@ class SmokeOptions:
     """The user's options for a smoke run; empty or None means that the job's files decide.
 
     Args:
-        servers, workers: their numbers, for a run without job files.
+        servers, workers: the numbers of servers and workers, for a run without job files.
         mode: `sync`, `async`, `ssp` or `geo`.
         staleness: the bound of `ssp`, in steps.
-        geo_steps: the local steps of `geo`.
-        injected_fault: the fault to inject. A run with one gives no verdict about the nodes.
+        geo_steps: the number of local steps of `geo`.
+        injected_fault: the fault to inject. A run with an injected fault gives no verdict about the nodes.
         backup: whether a backup worker replaces a worker that is lost or delays the others.
         server_device: where servers keep their parameters: `cpu` or `cuda`.
-        backend: `nccl` or `gloo`, for ranks.
+        backend: the backend of ranks: `nccl` or `gloo`.
         profile_model: whether the run of servers trains parameters of the job's sizes instead of a small model.
     """
 
@@ -95,9 +94,9 @@ class SmokeOptions:
         return tuple(item.name for item in fields(cls))
 
     @property
-    def about_servers(self) -> tuple[str, ...]:
+    def server_options(self) -> tuple[str, ...]:
         """Return the given options that only parameter servers use."""
-        given = {
+        is_given = {
             "--mode": bool(self.mode),
             "--staleness": self.staleness is not None,
             "--geo-steps": self.geo_steps is not None,
@@ -105,29 +104,29 @@ class SmokeOptions:
             "--server-device": bool(self.server_device),
             "--profile-model": self.profile_model,
         }
-        return tuple(name for name, present in given.items() if present)
+        return tuple(name for name, is_set in is_given.items() if is_set)
 
 
 def parse_injected_fault(text: str) -> InjectedFault:
     """Parse `kill:worker1@3`. Raises ValueError with the known faults and the processes that can have them."""
     kind, colon, target = text.partition(":")
-    if kind not in KINDS:
-        near = nearest(kind, KINDS)
-        hint = f"did you mean {near}?" if near else f"known faults: {', '.join(KINDS)}"
+    if kind not in FAULT_ROLES:
+        nearest_kind = nearest(kind, FAULT_ROLES)
+        hint = f"did you mean {nearest_kind}?" if nearest_kind else f"known faults: {', '.join(FAULT_ROLES)}"
         raise ValueError(f"unknown fault {kind!r}; {hint}")
     if not colon:
         return InjectedFault(kind)
-    found = _TARGET.fullmatch(target)
-    if found is None:
+    match = _TARGET.fullmatch(target)
+    if match is None:
         raise ValueError(f"{target!r} is not a process; expected rank2, worker1 or server0, as in {kind}:worker1@3")
-    role, index, step = found.groups()
-    if role not in KINDS[kind]:
-        raise ValueError(f"{kind} can be injected into a {' or '.join(KINDS[kind])}, not into a {role}")
+    role, index, step = match.groups()
+    if role not in FAULT_ROLES[kind]:
+        raise ValueError(f"{kind} can be injected into a {' or '.join(FAULT_ROLES[kind])}, not into a {role}")
     return InjectedFault(kind, role, int(index), int(step) if step is not None else None)
 
 
 def job_of(options: SmokeOptions) -> Job:
-    """Return the job of a run without files: a collective, or the requested servers and workers.
+    """Return the job of a run without files: the ranks of a collective, or the requested servers and workers.
 
     Raises:
         UsageError: servers are requested without workers, or workers without servers.
@@ -136,19 +135,24 @@ def job_of(options: SmokeOptions) -> Job:
         raise UsageError("--servers and --workers must be used together")
     if not options.servers:
         return Job("smoke")
-    stated = (
+    quantities = (
         ("ps_mode", True, "--servers"),
         ("ps_servers", options.servers, f"--servers {options.servers}"),
         ("ps_workers", options.workers, f"--workers {options.workers}"),
     )
-    text = f"preflight smoke --servers {options.servers} --workers {options.workers}"
-    return Job("smoke", claims=tuple(claims_of_command(text, stated)))
+    line = f"preflight smoke --servers {options.servers} --workers {options.workers}"
+    return Job("smoke", claims=tuple(claims_of_command(line, quantities)))
 
 
-def claims_of_command(line: str, stated: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
-    """Yield the claims of a command line: quantities with their values and spellings, in the order of the line."""
+def claims_of_command(line: str, quantities: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
+    """Yield the claims of a command line.
+
+    Args:
+        line: the command line.
+        quantities: the name, value and spelling of each quantity, in the order of the line.
+    """
     start = 0
-    for quantity, value, spelling in stated:
+    for quantity, value, spelling in quantities:
         start = line.index(spelling, start)
         span = span_of(COMMAND_LINE, line, start, start + len(spelling))
         yield Claim(quantity, Known(value), span, spelling, "command line")
@@ -156,10 +160,10 @@ def claims_of_command(line: str, stated: Iterable[tuple[str, Scalar, str]]) -> I
 
 def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_files: bool) -> None:
     """Raise UsageError if options of parameter servers are given for jobs without parameter servers."""
-    given = options.about_servers
-    if given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
-        what = f"{', '.join(given)} is for parameter servers, but no file of the job mentions any"
-        raise UsageError(what if has_files else f"{what}; --servers N --workers M starts some")
+    options_given = options.server_options
+    if options_given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
+        message = f"{', '.join(options_given)} is for parameter servers, but no file of the job mentions any"
+        raise UsageError(message if has_files else f"{message}; --servers N --workers M starts some")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +171,22 @@ class RunOptions:
     """How to reach nodes, how far to go, and how long to wait.
 
     Args:
-        hosts: the nodes in rank order, as `node[1-4]` or `a,b,c`; empty to take them from elsewhere.
+        hosts: the nodes in rank order, as `node[1-4]` or `a,b,c`; empty if another source lists them.
         hostfile: a file that lists the nodes.
-        executor: how to reach nodes; empty chooses by the environment (an allocation, a cluster), otherwise ssh.
+        executor: the transport to the nodes; if it is empty, the environment determines it (an allocation, a cluster;
+            otherwise ssh).
         executor_options: `NAME=VALUE` for the executor.
         trust_job: whether to use the hosts, interpreter and environment that the job's files name.
-        python: interpreter of the ranks on the nodes.
-        directory: working directory of the ranks on the nodes.
+        python: the interpreter of the ranks on the nodes.
+        directory: the working directory of the ranks on the nodes.
         prelude: whether to run the job's setup lines on the nodes.
-        allow: what probes may do, as `Request.consent` names it.
+        allow: the actions that probes may take, as `Request.consent` names them.
         until: the last stage.
-        keep_going: whether to run the smoke stage even after errors that are certain to stop it.
-        steps: training steps of the smoke run; None means the check's default.
-        gather_deadline, open_deadline, node_deadline, link_deadline, smoke_deadline: seconds for each stage; for
-            `link` seconds for each round.
-        smoke: options for the smoke run.
+        keep_going: whether to run the smoke stage even after errors that are certain to make it fail.
+        steps: the number of training steps of the smoke run; None means the check's default.
+        gather_deadline, open_deadline, node_deadline, link_deadline, smoke_deadline: the time limit of each stage in
+            seconds; for `link`, the time limit of each round.
+        smoke: the options for the smoke run.
     """
 
     hosts: str = ""
@@ -204,7 +209,7 @@ class RunOptions:
     smoke: SmokeOptions = field(default_factory=SmokeOptions)
 
     def longest_s(self) -> float:
-        """Return the maximum number of seconds that a run takes once nodes are found, for up to six rounds of links."""
+        """Return the maximum number of seconds of a run after the nodes are found, for up to six rounds of links."""
         return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
 
     def stages(self, verb: str) -> tuple[str, ...]:
@@ -219,9 +224,10 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class SeverityChoice:
-    """The severity of a rule's, check's or area's findings at this site. `name` is an id, a name or an area.
+    """The severity that the user chose for the findings of a rule, a check or an area.
 
     Args:
+        name: an id, a name or an area.
         severity: `error`, `warning` or `info`.
     """
 
@@ -234,8 +240,8 @@ class FileIgnores:
     """Rules that are ignored in files that match a pattern.
 
     Args:
-        pattern: as in `.gitignore`.
-        names: ids, names or areas.
+        pattern: a pattern as in `.gitignore`.
+        names: the ids, names or areas of the rules.
     """
 
     pattern: str
@@ -244,16 +250,17 @@ class FileIgnores:
 
 @dataclass(frozen=True, slots=True)
 class Waiver:
-    """One rule or check that this site accepts for a reason, in some files or on some nodes, until an expiry date.
+    """One rule or check whose findings this site accepts for a reason, in some files or on some nodes, until an expiry
+    date.
 
     Args:
-        rule: id or name.
-        paths: patterns as in `.gitignore`; without any, in all files.
-        hosts: names or ranges (`node[1-4]`); without any, on every node.
-        expires: the last day (ISO 8601) on which it applies; empty if it never expires.
-        at: its location in the configuration file.
-        reason: why it is accepted.
-        owner: who is responsible for it.
+        rule: the id or name of the rule or check.
+        paths: patterns of files as in `.gitignore`; if there are none, the waiver applies to all files.
+        hosts: names or ranges of nodes (`node[1-4]`); if there are none, the waiver applies to every node.
+        expires: the last day (ISO 8601) on which the waiver applies; empty if it never expires.
+        at: the location of the waiver in the configuration file.
+        reason: the reason for the waiver.
+        owner: the person or team that is responsible for the waiver.
     """
 
     rule: str
@@ -267,11 +274,13 @@ class Waiver:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A lint finding that existed when the baseline was written. `path` and `message` are for people.
+    """A lint finding that existed when the baseline was written.
 
     Args:
-        fingerprint: of the finding.
-        id: of its rule.
+        fingerprint: the fingerprint of the finding.
+        id: the id of its rule.
+        path: the file of the finding, for people.
+        message: the message of the finding, for people.
     """
 
     fingerprint: str
@@ -285,10 +294,11 @@ class Since:
     """The earlier version of the files that findings are compared with: only new findings count.
 
     Args:
-        revision: as the user wrote it; `commit` is its full name.
-        findings: what lint finds in the same jobs at that version; these findings do not count.
-        changed: files of the judged jobs that differ from that version, relative to the root.
-        unchanged_jobs: the number of jobs that the change does not touch; they are not judged.
+        revision: the revision as the user wrote it.
+        commit: the full name of the revision.
+        findings: the findings of lint in the same jobs at that version; these findings do not count.
+        changed: the files of the judged jobs that differ from that version, relative to the root.
+        unchanged_jobs: the number of jobs that are not judged, because none of their files changed.
     """
 
     revision: str
@@ -300,7 +310,12 @@ class Since:
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """A requirement on a value: `kind` is a key of a site rule (`at-most`), `values` are its arguments."""
+    """A requirement on a value.
+
+    Args:
+        kind: a key of a site rule: `at-most`.
+        values: the arguments of that key.
+    """
 
     kind: str
     values: tuple[Scalar, ...]
@@ -308,10 +323,12 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Tests of one value: `about` is `quantity`, `env` or `launch`, `name` is its name.
+    """Tests of one value.
 
     Args:
-        tests: all of them must hold.
+        about: the kind of the value: `quantity`, `env` or `launch`.
+        name: the name of the value.
+        tests: the tests that the value must all pass.
     """
 
     about: str
@@ -324,12 +341,14 @@ class SiteRule:
     """A rule that a site defined without code: if all of `when` hold, `condition` must hold as well.
 
     Args:
-        id, name: of the rule.
-        severity: of its findings.
-        message: of its findings.
-        remedy: what to do.
-        evidence: an address where the rule is explained.
-        file: the file that defines it.
+        id, name: the id and the name of the rule.
+        severity: the severity of its findings.
+        message: the message of its findings.
+        remedy: the action that fixes its findings.
+        evidence: the address of a page that explains the rule.
+        condition: the condition that must hold.
+        when: the conditions under which the rule applies.
+        file: the file that defines the rule.
     """
 
     id: str
@@ -348,22 +367,23 @@ class SiteCheck:
     """A check that a site defined without code: a command to run on each node, and its expected output.
 
     Args:
-        command: argument list; no shell reads it.
-        deadline_s: time limit in seconds.
-        context: whether to run it in the job context, as ranks run, instead of beside the agent.
-        first_node: whether to run it only on the node of rank 0.
-        good, warning, unknown: exit codes; any other is a fault with the check's severity.
-        output: regular expression that standard output must match; empty = any.
+        command: the argument list of the command, which no shell reads.
+        deadline_s: the time limit in seconds.
+        context: whether the command runs in the job context, as ranks run, instead of in the environment of the agent.
+        first_node: whether the command runs only on the node of rank 0.
+        good, warning, unknown: the exit codes with this result; any other exit code is a fault with the check's
+            severity.
+        output: a regular expression that standard output must match; empty if any output is accepted.
         agree: whether standard output must be the same on all nodes.
         values: tests of values in the JSON document on standard output; `name` is the path, as `disks.0.free`.
         absent: the outcome if the command does not exist: `unknown`, `fault` or `pass`.
         required: whether the verdict is incomplete without an answer.
-        id, name: of the check.
-        severity: of its findings.
-        message: of its findings.
-        remedy: what to do.
-        evidence: an address where the check is explained.
-        file: the file that defines it.
+        id, name: the id and the name of the check.
+        severity: the severity of its findings.
+        message: the message of its findings.
+        remedy: the action that fixes its findings.
+        evidence: the address of a page that explains the check.
+        file: the file that defines the check.
     """
 
     id: str
@@ -389,7 +409,7 @@ class SiteCheck:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Rules and checks that a site declared, in one file or several."""
+    """The rules and checks that a site declared, in one file or several files."""
 
     rules: tuple[SiteRule, ...] = ()
     checks: tuple[SiteCheck, ...] = ()
@@ -397,8 +417,8 @@ class Site:
     @property
     def words(self) -> set[str]:
         """Return all ids and names of these rules and checks."""
-        rules = {word for rule in self.rules for word in (rule.id, rule.name)}
-        return rules | {word for check in self.checks for word in (check.id, check.name)}
+        rule_words = {word for rule in self.rules for word in (rule.id, rule.name)}
+        return rule_words | {word for check in self.checks for word in (check.id, check.name)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,21 +426,23 @@ class Configuration:
     """The user's choices that a verdict depends on.
 
     Args:
-        select, ignore, mandatory: ids, names or areas (the three letters of an id). Findings of what is mandatory
-            cannot be suppressed.
-        severities: the last match wins; an id or name takes precedence over an area.
-        exclude: patterns of files that were skipped in folders; kept for readers of the report.
-        baseline: findings that were accepted before.
-        file: the configuration file in use; empty = none. Its patterns are relative to the root here.
+        select, ignore, mandatory: ids, names or areas (the three letters of an id). Findings of a mandatory rule or
+            check cannot be suppressed.
+        severities: the chosen severities. The last choice that matches counts; an id or name takes precedence over an
+            area.
+        exclude: patterns of files that were skipped in folders, for readers of the report.
+        baseline: the findings that were accepted before.
+        file: the configuration file in use; empty if there is none. Its patterns are stored relative to the root.
         profile: `gate`, `default` or `pedantic`.
         fail_on: the lowest severity that makes the verdict no-go.
         allow_incomplete: whether an incomplete run ends with exit code 0.
-        file_ignores: rules that are ignored in some files.
-        waivers: what is accepted for a reason, until an expiry date.
-        baseline_file: the file the baseline was read from.
-        site_rules, site_checks: declared by the site in its own files.
-        set_aside: settings of configuration files in subfolders that are ignored because they would be less strict.
-        since: with `lint --since`, the earlier version whose findings do not count.
+        file_ignores: the rules that are ignored in some files.
+        waivers: the rules and checks whose findings are accepted for a reason, until an expiry date.
+        baseline_file: the file that the baseline was read from.
+        site_rules, site_checks: the rules and checks that the site declared in its own files.
+        set_aside: messages about settings of configuration files in subfolders that are ignored because they would be
+            less strict.
+        since: the earlier version whose findings do not count (`lint --since`); null if there is none.
 
     Raises ValueError for a profile or severity that does not exist.
     """
@@ -450,25 +472,25 @@ class Configuration:
 
     def __post_init__(self) -> None:
         severities = tuple(severity.value for severity in Severity)
-        for what, value, known in (
+        for noun, value, allowed_values in (
             ("profile", self.profile, PROFILES),
             ("severity", self.fail_on, severities),
             *(("severity", choice.severity, severities) for choice in self.severities),
         ):
-            if value not in known:
-                raise ValueError(f"{value!r} is not a valid {what}; use one of {', '.join(known)}")
+            if value not in allowed_values:
+                raise ValueError(f"{value!r} is not a valid {noun}; use one of {', '.join(allowed_values)}")
 
 
-def matches(id: str, name: str, wanted: tuple[str, ...]) -> bool:
+def matches(id: str, name: str, selectors: tuple[str, ...]) -> bool:
     """Return whether a rule or check is selected by these ids, names and areas."""
-    return any(item.lower() == name or item.upper() in (id, id[:3]) for item in wanted)
+    return any(selector.lower() == name or selector.upper() in (id, id[:3]) for selector in selectors)
 
 
 def severity_chosen(id: str, name: str, choices: tuple[SeverityChoice, ...]) -> Severity | None:
-    """Return the severity chosen for a rule or check, if any: a severity for the item itself wins over one for its
-    area, a later one over an earlier one.
+    """Return the severity that the user chose for a rule or check; None if there is none. A choice for its id or name
+    takes precedence over a choice for its area, and a later choice over an earlier choice.
     """
-    own = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
-    area = [c for c in choices if c.name.upper() == id[:3]]
-    found = (own or area)[-1:]
-    return Severity(found[0].severity) if found else None
+    item_choices = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
+    area_choices = [c for c in choices if c.name.upper() == id[:3]]
+    last_choice = (item_choices or area_choices)[-1:]
+    return Severity(last_choice[0].severity) if last_choice else None

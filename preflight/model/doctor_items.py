@@ -1,4 +1,4 @@
-"""The items that `preflight doctor` and packs of checks examine, and what this machine can and cannot do with them.
+"""The items that `preflight doctor` and packs of checks examine, and the abilities of this machine.
 
 A pack of checks names functions in `doctor`. Each is `async`, takes the `Surroundings` and returns items; it is
 isolated and ended at a deadline, so it may wait and may fail.
@@ -26,11 +26,12 @@ class DoctorItem:
     """One examined item.
 
     Args:
-        id: dotted and stable: `way.ssh`, `python.torch`.
-        about: its description for people.
+        id: a stable identifier with dots: `way.ssh`, `python.torch`.
+        about: a description of the item for people.
+        capability: whether this machine has the ability.
         observed: a description of the observation.
-        lost: what preflight cannot do without it; empty if nothing.
-        remedy: the command that installs it, or what to do.
+        lost: a description of the features of preflight that do not work without the item; empty if all work.
+        remedy: the command that installs the item, or the action that makes it work.
     """
 
     id: str
@@ -46,8 +47,9 @@ class Surroundings:
     """The environment that is examined.
 
     Args:
-        interpreters: Python interpreters that ranks might use here, by path, the most likely first.
-        deadline_s: time limit of one item.
+        environment: the environment variables.
+        interpreters: the paths of the Python interpreters that ranks might use here, the most likely first.
+        deadline_s: the time limit of one function in seconds.
     """
 
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -56,5 +58,4 @@ class Surroundings:
 
 
 #: A function that a pack lists in `doctor`.
-
 Examine: TypeAlias = Callable[[Surroundings], Awaitable[Iterable[DoctorItem]]]

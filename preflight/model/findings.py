@@ -19,7 +19,7 @@ class Status(enum.Enum):
 
 
 class Severity(enum.Enum):
-    """`ERROR`: the job fails, hangs or trains wrong. `WARNING`: likely waste or fragility."""
+    """`ERROR`: the job fails, hangs or trains wrong. `WARNING`: the job probably wastes resources, or may fail."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -32,14 +32,14 @@ class Severity(enum.Enum):
 
 
 class Confidence(enum.Enum):
-    """How certain a finding is; only `HIGH` may be an error."""
+    """How certain a finding is; only a finding of `HIGH` confidence may be an error."""
 
     HIGH = "high"
     MEDIUM = "medium"
     LOW = "low"
 
 
-#: How strict a run is, from the least to the strictest; each includes all rules and checks of the previous ones.
+#: The profiles from the least strict to the strictest; each profile includes all rules and checks of the previous one.
 PROFILES = ("gate", "default", "pedantic")
 
 
@@ -54,14 +54,14 @@ class VerdictKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A location of a finding: path relative to the root, 1-based line and column, the line itself and a note.
+    """A location of a finding in a file.
 
     Args:
-        path: relative to the root, with forward slashes.
-        line, column: its start, counted from 1.
-        end_line, end_column: its exclusive end.
+        path: the path of the file relative to the root, with forward slashes.
+        line, column: the start of the location, counted from 1.
+        end_line, end_column: the exclusive end of the location.
         snippet: the first line as written, redacted.
-        note: how this location is involved.
+        note: the role of this location in the fault.
     """
 
     path: str
@@ -80,14 +80,15 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """An observation on a node (or without a node), and the expected value.
-
-    `fact` is the probe; `command` lets a person reproduce the observation; `at_s` counts from the run's start.
+    """An observation, and the expected value.
 
     Args:
+        fact: the name of the probe.
         observed: the observed value.
         expected: the expected value.
-        node: where it was observed; empty for no particular node.
+        command: a command with which a person can repeat the observation.
+        node: the node on which the value was observed; empty if it is not about a particular node.
+        at_s: the time of the observation, in seconds since the start of the run.
     """
 
     fact: str
@@ -102,13 +103,11 @@ class Evidence:
 class Edit:
     """A piece of one line of a file, and its replacement.
 
-    Lines and columns count from 1, in characters; the end is exclusive. `expected` is the current text: if the file
-    holds something else, nothing is edited.
-
     Args:
-        path: relative to the root.
-        line, column: where the piece begins.
-        replacement: the new text; empty removes the piece.
+        path: the path of the file relative to the root.
+        line, column: the start of the piece, counted from 1, in characters.
+        expected: the current text of the piece. If the file has a different text there, nothing is edited.
+        replacement: the new text; an empty text removes the piece.
     """
 
     path: str
@@ -120,14 +119,13 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits that fix a finding, all or none.
-
-    `safe`: the job keeps doing what it did, or does what it was certainly meant to do if it would have failed. Any
-    other fix is applied only when the user asks for unsafe fixes.
+    """Edits that fix a finding if all of them are applied.
 
     Args:
-        description: what it does.
-        edits: in the order of the file.
+        description: a description of the change.
+        edits: the edits in the order of the file.
+        safe: whether the job does the same as before, or, if it would have failed, does what was certainly intended.
+            Any other fix is applied only if the user requests unsafe fixes.
     """
 
     description: str
@@ -137,14 +135,13 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A shell line that a person can paste unchanged: on each of these nodes, or in the current shell if there are
-    none.
+    """A shell line that a person can paste unchanged.
 
-    It contains no placeholders: if only the reader knows a part, the remedy is described without a command.
+    The line contains no placeholders: if only the reader knows a part, the remedy is described without a command.
 
     Args:
-        line: one line, quoted.
-        nodes: where to run it; without any in the job script, or in the reader's shell.
+        line: one quoted line.
+        nodes: the nodes on which to run it; if there are none, it belongs into the job script or the reader's shell.
     """
 
     line: str
@@ -163,22 +160,23 @@ class Finding:
     """One fault. The same fault on 512 nodes is one finding that lists the nodes.
 
     Args:
-        id, name: the rule or check.
-        severity: `error`: the job fails, hangs or trains wrong; `warning`: likely waste or fragility; `info`.
+        id, name: the id and the name of the rule or check.
+        severity: `error` if the job fails, hangs or trains wrong; `warning` if it probably wastes resources or may
+            fail; otherwise `info`.
         confidence: `high`, `medium` or `low`; an error is always of high confidence.
-        message: observed and expected.
+        message: the observed state and the expected state.
         subject: the judged item.
-        locations: places in files, the first is that of the fault; none for a fault that only nodes show.
-        evidence: what was observed on nodes.
+        locations: the locations in files, the location of the fault first; empty for a fault that only nodes show.
+        evidence: the observations on nodes.
         nodes: the nodes with this fault.
-        remedy: what to do.
-        suppression: why it does not count; empty if it does.
+        remedy: the action that fixes the fault.
+        suppression: the reason why the finding does not count; empty if it counts.
         suppressed_by: `comment`, `waiver`, `baseline`, `since` or `per-file-ignores`.
-        fix: edits that fix it, if that can be done mechanically.
-        commands: shell lines that carry out the remedy, as far as possible.
-        waits_at: where all ranks would wait for a timeout, `rendezvous` or `collective`; empty if the job would fail at
-        once or continue.
-        fingerprint: stable when lines move; unique in a report.
+        fix: the edits that fix the fault; null if a program cannot fix it.
+        commands: the shell lines that carry out the remedy, as far as possible.
+        waits_at: `rendezvous` or `collective`, if all ranks would wait there for a timeout; empty if the job would fail
+            at once or continue.
+        fingerprint: a hash that does not change when lines move, and that is unique in a report.
     """
 
     id: str
@@ -191,7 +189,6 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     nodes: tuple[str, ...] = ()
     remedy: str = ""
-    #: Why the finding does not count, and the kind of suppression.
     suppression: str = ""
     suppressed_by: str = ""
     fix: Fix | None = None
@@ -205,17 +202,18 @@ class Finding:
         if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
             raise ValueError(f"finding {self.id}: only a finding of high confidence may be an error")
         if not self.fingerprint:
-            object.__setattr__(self, "fingerprint", self._fingerprint())
+            object.__setattr__(self, "fingerprint", self._computed_fingerprint())
 
-    def _fingerprint(self) -> str:
-        """Return a hash that does not change when lines move: the rule and the text (not the number) of the first line.
+    def _computed_fingerprint(self) -> str:
+        """Return a hash of the rule and of the text (not the number) of the first line, so that it does not change when
+        lines move.
 
-        The launch or job from which a line was reached is not included, because adding a job to the folder may change
-        it. A fault without a location is identified by its nodes and its subject.
+        The hash does not include the launch or job that the file was read for, because a further job in the folder may
+        change it. A fault without a location is identified by its nodes and its subject.
         """
-        first = self.locations[0] if self.locations else None
-        if first is not None:
-            parts = (self.id, first.path, " ".join(first.snippet.split()))
+        first_location = self.locations[0] if self.locations else None
+        if first_location is not None:
+            parts = (self.id, first_location.path, " ".join(first_location.snippet.split()))
         else:
             parts = (self.id, ",".join(self.nodes), without_lines(self.subject))
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:24]
@@ -232,15 +230,15 @@ class Outcome:
     """The result of one rule or check for one subject.
 
     Args:
-        id, name: the rule or check.
+        id, name: the id and the name of the rule or check.
         status: `pass`, `fail`, `unknown` or `not-applicable`.
-        subject: what was judged: a launch, a node, a pair of nodes, a file.
-        reason: why the result is unknown or not applicable.
+        subject: the judged item: a launch, a node, a pair of nodes, a file.
+        reason: the reason why the result is unknown or not applicable.
         required: whether an unknown result makes the verdict incomplete, because a selected input or a claim of the
             job depends on it.
-        finding: the fault, if there is one.
-        locations: the location of an unknown input; the locations of a fault are in its finding.
-        stage: `lint` for a rule; for a check, the stage it belongs to.
+        finding: the fault; null if there is none.
+        locations: the locations of unknown inputs; the locations of a fault are in its finding.
+        stage: `lint` for a rule, and the stage of a check.
         nodes: the nodes that an unknown result leaves undecided, or that have the fault; empty if the result is not
             about particular nodes.
     """

@@ -14,15 +14,15 @@ class Quantity:
     """A quantity that is measured on nodes or links.
 
     Args:
-        name: lower case with underscores, as in a metric: `gpu_temperature`.
+        name: a name in lower case with underscores, as in a metric: `gpu_temperature`.
         title: a few words for people.
-        unit: of the values: `celsius`, `seconds`; empty for a count.
+        unit: the unit of the values: `celsius`, `seconds`; empty for a count.
         kind: `gauge` for a present value, `counter` for a number that only grows until the node restarts.
-        better: which values are good; `none` if neither is.
-        least: smallest relevant difference, in `unit`.
-        share: smallest relevant difference, as a share of the value.
+        better: whether `higher` or `lower` values are good; `none` if neither are.
+        least: the smallest relevant difference, in `unit`.
+        share: the smallest relevant difference, as a share of the value.
 
-    Raises ValueError for a name or a unit that is not of this form, or a title of several lines.
+    Raises ValueError for a name or a unit of another form, and for a title of several lines.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Measurements:
 
     Args:
         quantity: the measured quantity.
-        nodes: where it was measured; for a link, the sending node.
+        nodes: the node of each value; for a link, the sending node.
         peers: the receiving node of each link; empty for a quantity of nodes.
-        values: in the unit of the quantity.
+        values: the values in the unit of the quantity.
 
     Raises ValueError if the lists differ in length.
     """
@@ -68,9 +68,9 @@ class NodeProperties:
     """The known components of a node: `driver`, `kernel`, `gpu` and the like.
 
     Args:
-        node: its name.
-        names: the known properties, in order.
-        values: one for each of them.
+        node: the name of the node.
+        names: the names of the known properties, in order.
+        values: one value for each of the properties.
     """
 
     node: str

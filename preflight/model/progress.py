@@ -1,4 +1,4 @@
-"""The progress of a run: its stages, how far each has come, and what it waits for."""
+"""The progress of a run: its stages, the progress of each stage, and the items that it waits for."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ class Step:
 
     Args:
         stage: the name of the stage.
-        done, total: the number of complete items, and of all items.
-        waiting_for: the names of what is awaited.
-        deadline_s: how long the stage may still take, if it has a deadline.
+        done, total: the number of complete items, and the number of all items.
+        waiting_for: the names of the items that the stage waits for.
+        deadline_s: the seconds that the stage may still take; None if it has no deadline.
         note: a message to show at once.
-        nodes: the number of nodes that the stage is about; those in `waiting_for` have not answered.
-        planned: this stage and the following ones, sent once.
-        ended: the stage is over; `skipped` is the reason if it did not run.
-        party, node, phase: a member of the smoke run ("rank 3"), its node, and the phase that it has completed; without
-            a node the member has ended.
+        nodes: the number of nodes that the stage is about; the nodes in `waiting_for` have not answered.
+        planned: the names of this stage and the following stages, which are sent once.
+        ended: whether the stage is over.
+        skipped: the reason why the stage did not run; empty if it ran.
+        party, node, phase: a member of the smoke run ("rank 3"), its node, and the phase that it has completed. If
+            there is no node, the member has ended.
     """
 
     stage: str
@@ -48,7 +49,7 @@ class Step:
 
 
 class Progress(Protocol):
-    """Receives steps, in the thread of the run. Must return at once."""
+    """A function that receives steps in the thread of the run. It must return at once."""
 
     def __call__(self, step: Step) -> None:
         """Process `step`."""
@@ -60,7 +61,7 @@ def ignore(step: Step) -> None:
 
 
 def tee(first: Progress, second: Progress | None) -> Progress:
-    """Return a receiver that passes each step on to both, or only to the first if there is no second."""
+    """Return a receiver that passes each step to both receivers, or only to the first if there is no second."""
     if second is None:
         return first
 
@@ -86,10 +87,10 @@ def delayed(
     progress: Progress, *, after_s: float = SHOW_WAIT_AFTER_S, clock: Callable[[], float] = time.monotonic
 ) -> Progress:
     """Return a receiver that drops all steps of the first `after_s` seconds, so that only long stages are shown."""
-    begins = clock() + after_s
+    shown_from_s = clock() + after_s
 
     def receive(step: Step) -> None:
-        if clock() >= begins:
+        if clock() >= shown_from_s:
             progress(step)
 
     return receive

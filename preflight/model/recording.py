@@ -1,4 +1,4 @@
-"""A recording: everything that a verdict depends on, so that `judge` needs no cluster; its nodes and their properties.
+"""Defines a recording, which contains everything that a verdict depends on, and its nodes and their properties.
 
 A live `check` makes a recording and then judges it; the verdict depends on nothing else. Requests, facts and
 the configuration have their own modules; rules, checks and plugins import all of them from here.
@@ -27,7 +27,7 @@ from preflight.model.requests import Facts as Facts
 from preflight.model.requests import Observed as Observed
 from preflight.model.requests import Unavailable as Unavailable
 
-#: The version of the recording format; earlier ones can be read as well.
+#: The version of the recording format.
 SCHEMA_VERSION: Literal[4] = 4
 
 
@@ -37,8 +37,8 @@ class StageRecord:
 
     Args:
         name: `gather`, `open`, `node`, `link` or `smoke`.
-        started_s, finished_s: seconds since the run began.
-        skipped: why it did not run or finish; empty if it did.
+        started_s, finished_s: the start and the end, in seconds since the run began.
+        skipped: the reason why the stage did not run, or did not finish; empty if it finished.
     """
 
     name: str
@@ -61,10 +61,10 @@ class Recording:
     """Claims, configuration, time, versions, requests, facts and events of one run.
 
     Args:
-        created: the wall time, ISO 8601 with offset.
+        created: the wall time, in ISO 8601 with offset.
         interrupted: the exit code of a run that was interrupted; otherwise 0.
-        smoke_options: the user's options for the smoke run that the job does not state.
-        left_out: the files of folders that were not read, and why.
+        smoke_options: the user's options for the smoke run, which the job does not state.
+        left_out: the files in folders that were not read, with the reasons.
     """
 
     jobs: tuple[Job, ...]
@@ -91,18 +91,19 @@ class Recording:
             raise ValueError(f"interrupted must be 130, 143, or 0 for a complete run, not {self.interrupted}")
 
 
-#: The kind of a node's problem when the head's own pause ended the agent there.
+#: The kind of a node's problem if a pause of the head's own process ended the agent on the node.
 HEAD_PAUSED = "head-paused"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the job, in rank order. `address` is where the executor connects to it, as the user gave it.
+    """A node of the job.
 
     Args:
-        name: its name in the report.
-        index: its position in rank order, from 0.
-        slots: the number of ranks in a host file; null if none is given.
+        name: the name of the node in the report.
+        index: the position of the node in rank order, from 0.
+        address: the address to which the executor connects, as the user wrote it.
+        slots: the number of ranks in a host file; null if it states none.
     """
 
     name: str
@@ -113,17 +114,18 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """The result of connecting to a node. `problem` is empty when its agent answered.
+    """The result of connecting to a node.
 
     Args:
         node: the node.
-        problem_kind: the kind of problem: `timeout`, `unreachable` and the like; `HEAD_PAUSED` if the head's own
-            pause ended the agent, which does not indicate a fault of the node.
+        problem: a description of the problem; empty if the agent of the node answered.
+        problem_kind: the kind of problem, as `timeout` or `unreachable`. `HEAD_PAUSED` means that a pause of the head's
+            own process ended the agent, which does not indicate a fault of the node.
         host: the node's own host name.
-        python: version of the agent's Python.
-        user: the agent's user.
-        boot_id: identifies a machine under all of its names, until it reboots.
-        clock_offset_s: how far its clock is ahead of the head's.
+        python: the version of the agent's Python.
+        user: the user of the agent's process.
+        boot_id: an identifier of the machine, equal under all of its names, that changes when it reboots.
+        clock_offset_s: the time by which the clock of the node is ahead of the head's clock.
         round_trip_s: the round-trip time to the node.
         notes: further messages of the executor.
     """
@@ -145,12 +147,14 @@ class Origin:
     """The source of the list of nodes, and the reason for the choice of executor.
 
     Args:
-        source: the user (`hosts`, `hostfile`), the `executor` (its allocation or cluster), or the `job`.
-        words: a description, with the spelling: `--hosts node[1-4]`, `Slurm job 71 (SLURM_JOB_NODELIST)`.
-        because: why the executor was chosen: `--on slurm`, `SLURM_JOB_ID=71 is set`.
-        problem: why there are no nodes, if there are none; `problem_kind` as for a node, `detail` raw evidence.
+        source: `hosts` or `hostfile` for a list of the user, `executor` for an allocation or a cluster, or `job`.
+        words: a description with the spelling: `--hosts node[1-4]`, `Slurm job 71 (SLURM_JOB_NODELIST)`.
+        because: the reason for the choice of the executor: `--on slurm`, `SLURM_JOB_ID=71 is set`.
+        problem: the reason why there are no nodes; empty if there are some.
+        problem_kind: the kind of the problem, as for a node.
+        detail: the raw evidence of the problem.
         notes: the executor's messages about all nodes.
-        named: the nodes that the user named, if none were available.
+        named: the nodes that the user named, if none of them is available.
     """
 
     source: Literal["hosts", "hostfile", "executor", "job"]
@@ -168,9 +172,11 @@ class ClusterNode:
     """A scheduler's data about one of its nodes, even if the job does not run there.
 
     Args:
+        name: the name of the node.
         has: its capacity by resource, in base units (cores, bytes, pieces).
-        free: its unallocated capacity; None if unknown.
-        closed: why it does not accept new work; empty if it does.
+        free: its unallocated capacity by resource; null if it is unknown.
+        labels: its labels.
+        closed: the reason why it accepts no new work; empty if it accepts work.
     """
 
     name: str
@@ -182,9 +188,9 @@ class ClusterNode:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A scheduler partition and its limits; None or empty means no limit.
+    """A scheduler partition and its limits; null or an empty text means that there is no limit.
 
-    `max_time` is in the scheduler's format. Without a list of accounts or qualities of service, all are allowed.
+    `max_time` is in the scheduler's format. If a list of accounts or qualities of service is empty, all are allowed.
     """
 
     name: str
@@ -204,8 +210,12 @@ class Partition:
 class Cluster:
     """The scheduler's data about the whole cluster, requested once when nodes are found.
 
-    `kind` is the scheduler (`kubernetes`, `ray`, `slurm`); `unknown` lists what could not be queried, and why;
-    `refusal` is why it would not accept the job's own request into its queue.
+    Args:
+        kind: the scheduler: `kubernetes`, `ray` or `slurm`.
+        nodes: the data about its nodes.
+        unknown: messages about data that could not be queried, with the reasons.
+        partitions: the data about its partitions.
+        refusal: the reason why the scheduler would not accept the job's own request into its queue; empty if it would.
     """
 
     kind: str
@@ -217,10 +227,14 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The known nodes of the job: all expected ones, and those that answered.
+    """The expected nodes of the job, with the results of connecting to them.
 
-    `executor` is the transport to them, `origin` where their list came from, `cluster` the scheduler's data about all
-    its nodes, `smoke_options` the user's options for the smoke run.
+    Args:
+        records: the result for each expected node, in rank order.
+        executor: the name of the transport to the nodes.
+        origin: the source of the list of nodes.
+        cluster: the scheduler's data about all its nodes.
+        smoke_options: the user's options for the smoke run.
     """
 
     records: tuple[NodeRecord, ...] = ()
@@ -265,9 +279,9 @@ class Requirement:
 
     Args:
         name: one of `PROPERTIES`.
-        comparison: `>=` if the value is the least that is accepted; `=` if it may be a part: of a version its first
-            numbers, of a text any part; `==` if it must be the whole value.
-        value: as the user wrote it.
+        comparison: `>=` if the value is the lowest accepted value; `==` if the value must be the whole value of the
+            property; `=` if it may be a part: the first numbers of a version, or any part of a text.
+        value: the value as the user wrote it.
     """
 
     name: str
@@ -281,15 +295,17 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Parse `gpus=8` or `driver>=535`. Raises ValueError with the reason and the known names."""
-    found = _REQUIREMENT.fullmatch(text)
-    if found is None:
+    """Return the requirement of a text like `gpus=8` or `driver>=535`. Raises ValueError for any other text, with the
+    reason and the known names.
+    """
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None:
         raise ValueError("expected NAME=VALUE, NAME==VALUE or NAME>=VALUE, as in gpus=8 or driver>=535")
-    name, comparison, value = found.groups()
+    name, comparison, value = match.groups()
     name = name.lower().replace("_", "-")
     if name not in PROPERTIES:
-        near = nearest(name, PROPERTIES)
-        hint = f"did you mean {near!r}? " if near else ""
+        nearest_name = nearest(name, PROPERTIES)
+        hint = f"did you mean {nearest_name!r}? " if nearest_name else ""
         raise ValueError(f"unknown property {name!r}; {hint}known: {', '.join(PROPERTIES)}")
     if name in NUMBERS and not _NUMBER.fullmatch(value):
         raise ValueError(f"{name} is a number ({PROPERTIES[name]}), not {value!r}")
@@ -301,21 +317,24 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def job_of_nodes(requirements: Sequence[Requirement], golden: str = "", profile: Sequence[Claim] = ()) -> Job:
-    """Return the job of a run that examines only nodes: it states the user's requirements on them.
+    """Return the job of a run that examines only nodes. The job states the user's requirements on the nodes.
 
     Args:
-        golden: the node whose properties all others must have; empty for none.
-        profile: requirements that a file states, as `requirement_claim` makes them.
+        requirements: the requirements on the command line.
+        golden: the node whose properties all other nodes must have; empty if there is none.
+        profile: the claims of the requirements that a file states, from `requirement_claim`.
     """
-    words = [("node_requirement", item.text, f"--expect {item.text}") for item in requirements]
-    words += [("golden_node", golden, f"--golden {golden}")] if golden else []
-    line = " ".join(("preflight nodes", *(spelling for _, _, spelling in words)))
-    claims = [*claims_of_command(line, [("examines_nodes", True, line), *words]), *profile]
+    quantities = [
+        ("node_requirement", requirement.text, f"--expect {requirement.text}") for requirement in requirements
+    ]
+    quantities += [("golden_node", golden, f"--golden {golden}")] if golden else []
+    line = " ".join(("preflight nodes", *(spelling for _, _, spelling in quantities)))
+    claims = [*claims_of_command(line, [("examines_nodes", True, line), *quantities]), *profile]
     # Checks of GPUs compare a node's GPUs with the number that the job uses.
-    for claim, item in zip(claims[1:], requirements, strict=False):
-        if item.name == "gpus" and float(item.value).is_integer():
+    for claim, requirement in zip(claims[1:], requirements, strict=False):
+        if requirement.name == "gpus" and float(requirement.value).is_integer():
             claims.append(
-                Claim("gpus_per_node", Known(int(float(item.value))), claim.span, claim.spelling, claim.source)
+                Claim("gpus_per_node", Known(int(float(requirement.value))), claim.span, claim.spelling, claim.source)
             )
     return Job("nodes", claims=tuple(claims))
 

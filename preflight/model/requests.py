@@ -24,18 +24,21 @@ class Request:
     """One observation to make.
 
     Args:
-        probe: `module:function` of the code that runs on the node; build it with `probe_name`.
-        node: name of the node that it runs on.
-        params: JSON values for the probe.
-        peers: for a request between nodes, the other nodes. `listen` then names the probe that runs on each of them
-            meanwhile, by a request of its own; the reports that they sent when they began to listen are passed to this
-            probe as `params["listening"]`, by peer.
-        exclusive: whether it measures, so that none of its nodes has another such request at the same time.
-        context: whether to run it in the job context (the ranks' interpreter, directory and environment).
-        group: requests of one group run at the same time and are supervised together (the ranks of a smoke run).
-        consent: what the user must have allowed (`check --allow`), or the observation is not made: `write` writes a
-            file of 4 KiB into a folder that the job writes to, `metadata` queries the cloud's metadata service.
-        because: claims that make the fact necessary; with `required`, its absence makes the verdict incomplete.
+        probe: `module:function` of the code that runs on the node, from `probe_name`.
+        node: the name of the node on which the probe runs.
+        params: the JSON values for the probe.
+        peers: the other nodes of a request between nodes.
+        listen: the name of the probe that runs on each peer at the same time, by a request of its own. The reports that
+            the peers sent when they began to listen are passed to the probe as `params["listening"]`, by peer.
+        exclusive: whether the probe measures, so that none of its nodes may have another such request at the same time.
+        context: whether to run the probe in the job context (the ranks' interpreter, directory and environment).
+        group: a name for requests that run at the same time and are supervised together (the ranks of a smoke run).
+        consent: the action that the user must have allowed (`check --allow`), otherwise the observation is not made:
+            `write` writes a file of 4 KiB into a folder that the job writes to; `metadata` queries the cloud's metadata
+            service.
+        because: the claims that make the fact necessary.
+        required: whether the verdict is incomplete without the fact.
+        deadline_s: the time limit of the probe in seconds.
     """
 
     probe: str
@@ -81,14 +84,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Observed(Generic[T]):
-    """The fact, as the probe's return type."""
+    """A fact, as the return type of its probe."""
 
     value: T
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A missing fact, with the reason; `kind` is one of `preflight.agent.wire.UNAVAILABLE_KINDS`."""
+    """A missing fact and the reason; `kind` is one of `preflight.agent.wire.UNAVAILABLE_KINDS`."""
 
     kind: str
     reason: str
@@ -98,10 +101,7 @@ class Unavailable:
 
 @dataclass(frozen=True, slots=True)
 class FactRecord:
-    """One request and its result. Times are seconds since the run began.
-
-    `value` is JSON as the node sent it.
-    """
+    """One request and its result: `value` is the JSON that the node sent. Times are in seconds since the run began."""
 
     request: Request
     value: Any = None
@@ -113,7 +113,9 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A message or observed event of a running child, at `at_s` seconds since the run began (head's clock)."""
+    """A message or an observed event of a running child process, at `at_s` seconds since the run began, by the head's
+    clock.
+    """
 
     request_key: str
     node: str
@@ -137,12 +139,12 @@ class FactRow(Generic[T]):
 
     @property
     def asked(self) -> Request:
-        """Return the request without its node: the part that is the same for all nodes."""
+        """Return the part of the request that is the same for all nodes."""
         return self.series.asked
 
     @property
     def provenance(self) -> str:
-        """Return the claim that determined the context; empty if unknown."""
+        """Return the claim that determined the context; empty if it is unknown."""
         return self.series.provenance
 
     @property
@@ -174,37 +176,37 @@ class FactRow(Generic[T]):
 class Facts:
     """The facts of a recording, typed by the probes that observed them.
 
-    Answers arrive in a different order in each run, so facts are stored by request.
+    Answers arrive in a different order in each run, so facts are stored by request, and sorted.
     """
 
     def __init__(self, records: Sequence[FactRecord] = (), events: tuple[EventRecord, ...] = ()) -> None:
         self._records = records
         self._events = events
-        self._of_probe: dict[str, list[Series]] = {}
-        for series in by_question(records).series:
-            self._of_probe.setdefault(series.asked.probe, []).append(series)
+        self._series_by_probe: dict[str, list[Series]] = {}
+        for series in by_request(records).series:
+            self._series_by_probe.setdefault(series.asked.probe, []).append(series)
         # Checks need these facts for every node; each fact is validated and looked up once.
-        self._type_value: dict[Callable[..., Any], _Typed] = {}
+        self._typed_value: dict[Callable[..., Any], _TypedFacts] = {}
         self._events_of: dict[str, list[EventRecord]] | None = None
 
     def each(self, probe: Callable[..., T]) -> Iterator[FactRow[T]]:
-        """Yield every observation of `probe`, by node; values are validated against its return type."""
-        return iter(self._typed_of(probe).seen)
+        """Yield every observation of `probe`, sorted by node; values are validated against its return type."""
+        return iter(self._typed_facts(probe).typed_rows)
 
     def missing(self, probe: Callable[..., object]) -> Iterator[tuple[str, Unavailable]]:
         """Yield the nodes without a fact from `probe`, each with the reason."""
-        return iter(self._typed_of(probe).missing)
+        return iter(self._typed_facts(probe).missing)
 
     def of(self, probe: Callable[..., T], node: str) -> Observed[T] | Unavailable:
-        """Return the (first) observation of `probe` on `node`; Unavailable when it was not requested."""
-        return self._typed_of(probe).first.get(node) or Unavailable("blocked", "it was not requested")
+        """Return the first observation of `probe` on `node`; Unavailable if it was not requested."""
+        return self._typed_facts(probe).first.get(node) or Unavailable("blocked", "it was not requested")
 
     def observed(self, probe: Callable[..., T]) -> dict[str, T]:
         """Return the values of `probe` by node, for the nodes where it succeeded."""
-        return dict(self._typed_of(probe).observed)
+        return dict(self._typed_facts(probe).observed)
 
     def events(self, key: str = "") -> tuple[EventRecord, ...]:
-        """Return events of the request with this key, in time order; without a key, those of all requests."""
+        """Return the events of the request with this key, in time order; without a key, the events of all requests."""
         if not key:
             return self._events
         if self._events_of is None:
@@ -219,38 +221,40 @@ class Facts:
         return self._records
 
     def records_of(self, *, group: str = "") -> Iterator[FactRecord]:
-        """Yield the records of a group, or all, in the order they were made."""
-        for series in itertools.chain.from_iterable(self._of_probe.values()):
+        """Yield the records of a group, or all records, by request, in the order in which they were made."""
+        for series in itertools.chain.from_iterable(self._series_by_probe.values()):
             if group in ("", series.asked.group):
                 for row in range(len(series.nodes)):
                     yield series.record(row)
 
-    def _typed_of(self, probe: Callable[..., T]) -> _Typed:
-        found = self._type_value.get(probe)
-        if found is None:
-            found = self._type_value[probe] = _Typed(self._of_probe.get(probe_name(probe), ()), probe)
-        return found
+    def _typed_facts(self, probe: Callable[..., T]) -> _TypedFacts:
+        typed_facts = self._typed_value.get(probe)
+        if typed_facts is None:
+            typed_facts = self._typed_value[probe] = _TypedFacts(
+                self._series_by_probe.get(probe_name(probe), ()), probe
+            )
+        return typed_facts
 
 
-class _Typed:
-    """The observations of one probe in order, validated once, with derived values that checks need."""
+class _TypedFacts:
+    """The observations of one probe, sorted and validated once, and the views of them that checks need."""
 
-    def __init__(self, several: Sequence[Series], probe: Callable[..., Any]) -> None:
-        self._rows = _sort_rows(several)
+    def __init__(self, series_list: Sequence[Series], probe: Callable[..., Any]) -> None:
+        self._rows = _sort_rows(series_list)
         # Nodes with the same answer share the value, which is validated once.
-        looked_at: dict[int, Observed[Any] | Unavailable] = {}
+        typed_values: dict[int, Observed[Any] | Unavailable] = {}
         self._facts: list[Observed[Any] | Unavailable] = []
         for series, row in self._rows:
             fact: Observed[Any] | Unavailable | None = series.unavailable.get(row)
             if fact is None:
                 value = series.values[row]
-                fact = looked_at.get(id(value))
+                fact = typed_values.get(id(value))
                 if fact is None:
-                    fact = looked_at[id(value)] = _type_value(value, probe)
+                    fact = typed_values[id(value)] = _typed_value(value, probe)
             self._facts.append(fact)
 
     @functools.cached_property
-    def seen(self) -> list[FactRow[Any]]:
+    def typed_rows(self) -> list[FactRow[Any]]:
         return [FactRow(fact, series, row) for fact, (series, row) in zip(self._facts, self._rows, strict=True)]
 
     @functools.cached_property
@@ -260,50 +264,50 @@ class _Typed:
 
     @functools.cached_property
     def first(self) -> dict[str, Observed[Any] | Unavailable]:
-        found: dict[str, Observed[Any] | Unavailable] = {}
+        first_facts: dict[str, Observed[Any] | Unavailable] = {}
         for fact, (series, row) in zip(self._facts, self._rows, strict=True):
-            found.setdefault(series.nodes[row], fact)
-        return found
+            first_facts.setdefault(series.nodes[row], fact)
+        return first_facts
 
     @functools.cached_property
     def observed(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        first_values: dict[str, Any] = {}
         for fact, (series, row) in zip(self._facts, self._rows, strict=True):
             if isinstance(fact, Observed):
-                found.setdefault(series.nodes[row], fact.value)
-        return found
+                first_values.setdefault(series.nodes[row], fact.value)
+        return first_values
 
 
-def _sort_rows(several: Sequence[Series]) -> list[tuple[Series, int]]:
+def _sort_rows(series_list: Sequence[Series]) -> list[tuple[Series, int]]:
     """Return the rows of one probe, sorted by the keys of their requests."""
     keys: list[tuple[str, str, str, bool, int, int]] = []
-    for number, series in enumerate(several):
-        asked = series.asked
+    for number, series in enumerate(series_list):
+        request = series.asked
         for row, node in enumerate(series.nodes):
             peers = ",".join(series.peers[row]) if series.peers else ""
-            keys.append((node, peers, asked.group, asked.context, number, row))
+            keys.append((node, peers, request.group, request.context, number, row))
     keys.sort()
-    places = [key[4:] for key in keys]
-    # Parameters are formatted only if all else is equal, each set of them once.
+    row_positions = [key[4:] for key in keys]
+    # Parameters are formatted only if all other parts of the keys are equal, and each dictionary only once.
     texts: dict[int, str] = {}
 
-    def text(place: tuple[int, int]) -> str:
-        series, row = several[place[0]], place[1]
-        known = texts.get(id(series.params[row]))
-        if known is None:
-            known = texts[id(series.params[row])] = series.request(row).params_text
-        return known
+    def params_text(position: tuple[int, int]) -> str:
+        series, row = series_list[position[0]], position[1]
+        params_text_cached = texts.get(id(series.params[row]))
+        if params_text_cached is None:
+            params_text_cached = texts[id(series.params[row])] = series.request(row).params_text
+        return params_text_cached
 
     start = 0
     for end in range(1, len(keys) + 1):
         if end == len(keys) or keys[end][:4] != keys[start][:4]:
             if end - start > 1:
-                places[start:end] = sorted(places[start:end], key=text)
+                row_positions[start:end] = sorted(row_positions[start:end], key=params_text)
             start = end
-    return [(several[number], row) for number, row in places]
+    return [(series_list[number], row) for number, row in row_positions]
 
 
-def _type_value(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
+def _typed_value(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailable:
     try:
         adapter = _adapter(probe)
         return Observed(
@@ -315,7 +319,7 @@ def _type_value(value: Any, probe: Callable[..., T]) -> Observed[T] | Unavailabl
 
 @functools.cache
 def _adapter(probe: Callable[..., Any]) -> Any:
-    """Return a validator for the return type of `probe`, built once."""
+    """Return a validator for the return type of `probe`, which is built once."""
     function = inspect.unwrap(probe)
     return type_adapter(typing.get_type_hints(function).get("return", object))
 
@@ -323,34 +327,41 @@ def _adapter(probe: Callable[..., Any]) -> Any:
 class LazyJson:
     """A value as stored in a saved recording, parsed on first use.
 
-    As strings, the values of ten thousand nodes occupy a tenth of the memory, and most are needed once or never.
+    As strings, the values of ten thousand nodes occupy a tenth of the memory, and most values are used once or never.
     """
 
-    __slots__ = ("_kept", "text")
+    __slots__ = ("_parsed", "text")
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self._kept: Any = None
+        self._parsed: Any = None
 
     def read(self) -> Any:
-        """Parse the value. Raises ValueError when it is not JSON."""
+        """Parse the value. Raises ValueError if it is not JSON."""
         from pydantic_core import from_json
 
         return from_json(self.text)
 
     def parsed(self) -> Any:
         """Return the parsed value, the same object each time."""
-        if self._kept is None:
-            self._kept = self.read()
-        return self._kept
+        if self._parsed is None:
+            self._parsed = self.read()
+        return self._parsed
 
 
 @dataclass(slots=True, eq=False)
 class Series:
-    """The results of one request: `asked` is the request without a node; each of its nodes (and peers) has one row.
+    """The results of one request, with one row for each of its nodes.
 
-    `params` and `values` may be `LazyJson`. `peers` is empty if no request has any. `unavailable` holds the rows
-    without a fact; all others have one.
+    Args:
+        asked: the request without its node, parameters and peers.
+        provenance: the claim that determined the context; empty if it is unknown.
+        nodes: the node of each row.
+        params: the parameters of each row, which may be `LazyJson`.
+        peers: the peers of each row; empty if no row has any.
+        values: the value of each row, which may be `LazyJson`.
+        unavailable: the reasons by row, for the rows without a fact.
+        started_s, finished_s: the start and the end of each row's request, in seconds since the run began.
     """
 
     asked: Request
@@ -365,13 +376,13 @@ class Series:
 
     def params_of(self, row: int) -> Mapping[str, Any]:
         """Return the parameters of one row's request."""
-        found: Any = self.params[row]
-        return found.parsed() if isinstance(found, LazyJson) else found  # type: ignore[no-any-return]
+        params: Any = self.params[row]
+        return params.parsed() if isinstance(params, LazyJson) else params  # type: ignore[no-any-return]
 
     def value_of(self, row: int) -> Any:
         """Return the node's answer, as JSON values."""
-        found = self.values[row]
-        return found.read() if isinstance(found, LazyJson) else found
+        value = self.values[row]
+        return value.read() if isinstance(value, LazyJson) else value
 
     def peers_of(self, row: int) -> tuple[str, ...]:
         """Return the other nodes of one row's request."""
@@ -394,7 +405,7 @@ class Series:
 
 
 class Answers(Sequence[FactRecord]):
-    """Facts by request. Iterating yields the same facts one by one, each created on demand."""
+    """Facts by request. An iteration yields the same facts one by one, and creates each of them on demand."""
 
     def __init__(self, series: Sequence[Series]) -> None:
         self.series = series
@@ -412,11 +423,11 @@ class Answers(Sequence[FactRecord]):
     def __getitem__(self, index: int | slice) -> FactRecord | Sequence[FactRecord]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        left = index + len(self) if index < 0 else index
+        remaining_index = index + len(self) if index < 0 else index
         for series_item in self.series:
-            if 0 <= left < len(series_item.nodes):
-                return series_item.record(left)
-            left -= len(series_item.nodes)
+            if 0 <= remaining_index < len(series_item.nodes):
+                return series_item.record(remaining_index)
+            remaining_index -= len(series_item.nodes)
         raise IndexError(index)
 
     def __eq__(self, other: object) -> bool:
@@ -425,29 +436,36 @@ class Answers(Sequence[FactRecord]):
     __hash__ = None  # type: ignore[assignment]
 
 
-def by_question(records: Sequence[FactRecord]) -> Answers:
-    """Group facts by request; those of one request keep the order of arrival.
+def by_request(records: Sequence[FactRecord]) -> Answers:
+    """Return the facts by request; the facts of one request keep the order of arrival.
 
     Requests with equal reasons are merged only if the reasons are the same object: 1, 1.0 and True compare equal but
     are different claims.
     """
     if isinstance(records, Answers):
         return records
-    found: dict[tuple[object, ...], list[FactRecord]] = {}
+    groups: dict[tuple[object, ...], list[FactRecord]] = {}
     for record in records:
-        asked = record.request
-        about = (asked.probe, asked.listen, asked.exclusive, asked.context, asked.group, asked.consent)
-        key = (*about, asked.required, asked.deadline_s, id(asked.because), record.provenance)
-        found.setdefault(key, []).append(record)
-    return Answers([_series(same) for same in found.values()])
+        request = record.request
+        shared_values = (
+            request.probe,
+            request.listen,
+            request.exclusive,
+            request.context,
+            request.group,
+            request.consent,
+        )
+        key = (*shared_values, request.required, request.deadline_s, id(request.because), record.provenance)
+        groups.setdefault(key, []).append(record)
+    return Answers([_series(equal_records) for equal_records in groups.values()])
 
 
 def _series(records: Sequence[FactRecord]) -> Series:
-    first = records[0]
+    first_record = records[0]
     requests = [record.request for record in records]
     return Series(
-        asked=replace(first.request, node="", params={}, peers=()),
-        provenance=first.provenance,
+        asked=replace(first_record.request, node="", params={}, peers=()),
+        provenance=first_record.provenance,
         nodes=[request.node for request in requests],
         params=[request.params for request in requests],
         peers=[request.peers for request in requests] if any(request.peers for request in requests) else (),

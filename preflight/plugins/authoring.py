@@ -1,4 +1,4 @@
-"""The functions that a rule or check states its result with, and its metadata. Authors import them from
+"""The functions with which a rule or check states its result, and its metadata. Authors import them from
 `preflight.plugin`.
 
 A rule is a pure function from a job to verdicts; a check is a plan and a judgement, both pure. Neither touches a clock,
@@ -11,7 +11,7 @@ a file, the network or a log. One decorated function with a docstring is a whole
             ...
             yield failed(launch.id, message, at=claim, remedy="...")
 
-Caches results that many checks compute from the same job or the same facts.
+The module also caches results that many checks compute from the same job or the same facts.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ID = re.compile(r"[A-Z]{3}[0-9]{3}")
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
-_MATURITIES = ("preview", "stable")
-_FIXES = ("none", "safe", "unsafe")
+_STAGES_OF_RULES = ("preview", "stable")
+_FIX_KINDS = ("none", "safe", "unsafe")
 
 #: The docstring of every rule and check has these headings, in this order.
 HEADINGS = ("What it checks", "Why it matters", "Example", "Fix", "Known limits")
-#: A public issue (`owner/repo#1`), a URL, or a text; or a description, and the issue or URL.
+#: A public issue (`owner/repo#1`), a URL or a text; or a pair of a description and the issue or URL.
 Citation: TypeAlias = str | tuple[str, str]
 
 
@@ -85,37 +85,37 @@ class _Metadata:
             raise ValueError(f"{self.name!r} is not a rule name; expected lower-case words joined by hyphens")
         if self.severity is Severity.ERROR and self.confidence is not Confidence.HIGH:
             raise ValueError(f"{self.id}: only a rule of high confidence may be an error")
-        for value, known in ((self.profile, PROFILES), (self.stage, _MATURITIES), (self.fix, _FIXES)):
-            if value not in known:
-                raise ValueError(f"{self.id}: {value!r} is not one of {', '.join(known)}")
+        for value, allowed_values in ((self.profile, PROFILES), (self.stage, _STAGES_OF_RULES), (self.fix, _FIX_KINDS)):
+            if value not in allowed_values:
+                raise ValueError(f"{self.id}: {value!r} is not one of {', '.join(allowed_values)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta(_Metadata):
     """Metadata of a rule or check.
 
-    `profile` is the least strict profile in which it runs: `gate` (only what stops a job), `default`, `pedantic`.
-    `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring with the evidence
-    as its last section.
+    `profile` is the least strict profile in which it runs: `gate` (only for faults that stop a job), `default` or
+    `pedantic`. `stage` is `preview` until its false-alarm rate is known, then `stable`. `doc` is its docstring with the
+    evidence as its last section.
     """
 
     doc: str
 
 
-def _meta(described: _Metadata, function: Callable[..., object]) -> Meta:
-    value = {item.name: getattr(described, item.name) for item in fields(_Metadata)}
-    listed = _data_table(function, "evidence").get(described.id, ())
-    evidence = tuple(described.evidence) or tuple(
-        item if isinstance(item, str) else (item[0], item[1]) for item in listed
+def _meta(metadata: _Metadata, function: Callable[..., object]) -> Meta:
+    values = {item.name: getattr(metadata, item.name) for item in fields(_Metadata)}
+    listed_evidence = _data_table(function, "evidence").get(metadata.id, ())
+    evidence = tuple(metadata.evidence) or tuple(
+        item if isinstance(item, str) else (item[0], item[1]) for item in listed_evidence
     )
     if not evidence:
-        raise ValueError(f"{described.id}: evidence is missing; name a public issue or document")
-    value["needs"], value["evidence"] = tuple(described.needs), evidence
+        raise ValueError(f"{metadata.id}: evidence is missing; name a public issue or document")
+    values["needs"], values["evidence"] = tuple(metadata.needs), evidence
     doc = function.__doc__ or ""
     # The indentation of the headings precedes the closing quotes.
     indent = "\n" + doc[len(doc.rstrip()) :].rpartition("\n")[2]
     citations = f";{indent}    ".join(map(_format_citation, evidence))
-    return Meta(**value, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
+    return Meta(**values, doc=f"{doc.rstrip()}\n{indent}Evidence:{indent}    {citations}\n" if doc else "")
 
 
 def _data_table(function: Callable[..., object], name: str) -> dict[str, Any]:
@@ -133,8 +133,8 @@ def _pack_data(pack: str, name: str) -> dict[str, Any]:
 def _format_citation(citation: Citation) -> str:
     if isinstance(citation, str):
         return citation
-    title, where = citation
-    return f"{title}: {where}" if "://" in where else f"{where} ({title})"
+    title, address = citation
+    return f"{title}: {address}" if "://" in address else f"{address} ({title})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ def unknown(
     """Return the verdict that the subject could not be judged, for this reason.
 
     Args:
-        nodes: the nodes that this leaves undecided; none if it is not about particular nodes.
-        required: whether this makes the whole verdict incomplete.
+        nodes: the nodes that remain undecided; empty if the verdict is not about particular nodes.
+        required: whether the verdict of the run becomes incomplete.
         at: the location of the input that could not be judged.
     """
     locations = (place(at),) if at is not None else ()
@@ -188,15 +188,17 @@ def unknown(
 def undecided(
     subject: str, claims: Iterable[Claim], launch: Launch | None = None, *, quantity: str = ""
 ) -> Verdict | None:
-    """Return `unknown` for a subject that depends on a claim without a certain value; None when all claims have one.
+    """Return `unknown` for a subject that depends on a claim without a certain value; None if all values are certain.
 
-    `quantity` names the quantity, if the claim's own text does not show it.
+    Args:
+        launch: the launch of the subject: a claim in the same branch as the launch is certain.
+        quantity: the name of the quantity, if the text of the claim does not show it.
     """
-    found = why_unresolved(claims, launch)
-    if found is None:
+    claim_and_reason = why_unresolved(claims, launch)
+    if claim_and_reason is None:
         return None
-    claim, why = found
-    return unknown(subject, f"{quantity + ': ' if quantity else ''}{quoted(claim)} is unknown: {why}", at=claim)
+    claim, reason = claim_and_reason
+    return unknown(subject, f"{quantity + ': ' if quantity else ''}{quoted(claim)} is unknown: {reason}", at=claim)
 
 
 def failed(
@@ -215,24 +217,24 @@ def failed(
     waits_at: str = "",
     processes: Iterable[str] = (),
 ) -> Verdict:
-    """Return the verdict of a fault, with its primary location or fact first; a fault without one cannot be stated.
+    """Return the verdict of a fault, with its primary location or fact first.
+
+    If a claim takes its value from a variable, the assignment of the variable becomes a further location ("set here").
+    The remedy names the assignment of the primary claim.
 
     Args:
-        message: what was seen and what was expected, quoting the user's own spelling.
+        message: the observed and the expected value, with the user's own spelling in quotes.
         at: the claim, span or fact of the fault.
         also: further locations, each alone or with a note, and further facts.
-        nodes: the nodes that have the fault; by default that of the primary fact.
-        remedy: what to do, as concretely as possible.
-        severity, confidence: only to lower the rule's own.
+        nodes: the nodes that have the fault; by default, the node of the primary fact.
+        remedy: the action that fixes the fault, as concrete as possible.
+        severity, confidence: a lower value than that of the rule; None for the value of the rule.
         certain: False for a fault that is only likely, which is a warning of medium confidence.
-        fix: possible edits, built with `make_fix`; the rule's own `fix` is the upper bound on how unsafe it may be.
-        run: lines to paste into a shell, built with `command` or `root_command`; a line with a name that cannot be
-            pasted unchanged is dropped.
-        waits_at: where every rank would wait for a timeout: `rendezvous` or `collective`; empty if none would.
+        fix: possible edits, from `make_fix`; they may not be less safe than `fix` of the rule.
+        run: the lines to paste into a shell, from `command` or `root_command`. A line with a name that cannot be pasted
+            unchanged is dropped.
+        waits_at: `rendezvous` or `collective`, if every rank would wait there for a timeout; otherwise empty.
         processes: the processes of the job that the fault is about, by role and index (`rank 2`, `server 0`).
-
-    If a claim takes its value from a variable, the assignment becomes a further location ("set here"), and the remedy
-    names that of the primary claim.
     """
     if not certain:
         severity, confidence = Severity.WARNING, Confidence.MEDIUM
@@ -255,20 +257,22 @@ def failed(
         locations.insert(0, Location.at(argument, "given here"))
     origins = _origins((at, *also))
     locations.extend(
-        location for location in origins if not any(_same_location(location, known) for known in locations)
+        location
+        for location in origins
+        if not any(_same_location(location, listed_location) for listed_location in locations)
     )
     return Verdict(
         Status.FAIL,
         subject,
         message,
-        remedy + _set_elsewhere(at, remedy),
+        remedy + _assignment_hint(at, remedy),
         tuple(locations),
         tuple(evidence),
         tuple(nodes),
         severity=severity,
         confidence=confidence,
         fix=fix,
-        commands=tuple(one for one in run if one.can_be_pasted),
+        commands=tuple(paste_line for paste_line in run if paste_line.can_be_pasted),
         waits_at=waits_at,
         processes=tuple(dict.fromkeys(processes)),
     )
@@ -285,19 +289,19 @@ def root_command(*words: str, on: Iterable[str] = ()) -> Command:
 
 
 def make_fix(description: str, *edits: Edit | None, safe: bool) -> Fix | None:
-    """Return a fix made of these edits; None, which means no fix, if an edit cannot be made.
+    """Return a fix with these edits; None if an edit cannot be made, or if there are none.
 
     `description` is an imperative sentence; see `Fix` for the meaning of `safe`.
     """
-    made = tuple(edit for edit in edits if edit is not None)
-    return Fix(description, made, safe) if made and len(made) == len(edits) else None
+    possible_edits = tuple(edit for edit in edits if edit is not None)
+    return Fix(description, possible_edits, safe) if possible_edits and len(possible_edits) == len(edits) else None
 
 
 def replace_text(item: Claim | Span, old: str, new: str) -> Edit | None:
     """Return the edit that replaces `old` with `new` in the text of a claim or span.
 
-    None unless the text contains `old` exactly once on one line as shown: it may be cut, span several lines, or name a
-    variable that is set elsewhere.
+    Return None if the text is shortened, spans several lines, or does not contain `old` exactly once (it may name a
+    variable that is set elsewhere).
     """
     span = item if isinstance(item, Span) else item.span
     text = span.snippet[span.column - 1 : span.end_column - 1]
@@ -309,22 +313,22 @@ def replace_text(item: Claim | Span, old: str, new: str) -> Edit | None:
 def delete_word(item: Claim | Span) -> Edit | None:
     """Return the edit that removes a word of a command line and the space before it.
 
-    None if the word is cut, spans several lines, or is not a word of a command line.
+    Return None if the word is shortened, spans several lines, or is not a word of a command line.
     """
     span = item if isinstance(item, Span) else item.span
-    before = span.snippet[: span.column - 1]
+    text_before = span.snippet[: span.column - 1]
     text = span.snippet[span.column - 1 : span.end_column - 1]
     if not text or len(span.snippet) >= MAX_SNIPPET_LENGTH or span.line != span.end_line:
         return None
-    if not before.strip():
+    if not text_before.strip():
         # If the word is alone on a line of a command that continues, the line is removed too.
         if span.snippet[span.end_column - 1 :].strip() == "\\":
             return Edit(span.path, span.line, 1, f"{span.snippet}\n", "")
         return Edit(span.path, span.line, span.column, text, "")
     # An entry of a list in YAML or JSON is not a word of a command line.
-    if not before[-1].isspace() or before.rstrip()[-1] in "-[,:{":
+    if not text_before[-1].isspace() or text_before.rstrip()[-1] in "-[,:{":
         return None
-    return Edit(span.path, span.line, span.column - 1, before[-1] + text, "")
+    return Edit(span.path, span.line, span.column - 1, text_before[-1] + text, "")
 
 
 def _origins(items: Iterable[Place | tuple[Place, str] | Evidence]) -> list[Location]:
@@ -338,8 +342,10 @@ def _same_location(item: Location, other: Location) -> bool:
     return (item.path, item.line, item.column) == (other.path, other.line, other.column)
 
 
-def _set_elsewhere(at: Place | Evidence, remedy: str) -> str:
-    """Return the assignment to edit, if the primary claim names a variable and the remedy does not mention it."""
+def _assignment_hint(at: Place | Evidence, remedy: str) -> str:
+    """Return a sentence with the assignment to edit, if the primary claim names a variable and the remedy does not
+    mention the assignment; otherwise empty.
+    """
     assignment = format_assignment(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
@@ -364,7 +370,7 @@ MakeCharts: TypeAlias = "Callable[[Job, Fleet, Facts], Iterable[Chart]]"
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[T]):
-    """A subject that a rule judges, and the claims that the answer depends on.
+    """A subject that a rule judges, and the claims that the verdict depends on.
 
     Args:
         launch: the launch of the subject: a claim in the same branch as the launch is certain.
@@ -386,7 +392,7 @@ JudgeQuestion: TypeAlias = "Callable[[Question[T]], Verdict | None]"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: judges a job from its claims alone."""
+    """A rule, which judges a job only from its claims."""
 
     meta: Meta
     judge: JudgeJob
@@ -394,12 +400,19 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check: plans the facts that the job makes necessary, and judges job and facts.
+    """A check, which plans the facts that the job makes necessary, and judges the job and the facts.
 
-    `probes` are all functions that its requests may name; `cost` describes their work on a node and its duration,
-    `without_root` the observations that are impossible without privileges (empty: none). `follow_up` plans requests
-    that only the facts of its own stage make necessary (a repeated test of a failure). `reads` are the probes of other
-    checks whose facts it also uses.
+    Args:
+        meta: its metadata.
+        plan: a function that returns its requests.
+        judge: a function that returns its verdicts.
+        when: its stage.
+        probes: all functions that its requests may name.
+        cost: a description of their work on a node and its duration.
+        without_root: a description of the observations that need privileges; empty if there are none.
+        follow_up: a function that returns requests which the facts of its own stage make necessary (a repeated test of
+            a failure); None if there are none.
+        reads: the probes of other checks whose facts it also uses.
     """
 
     meta: Meta
@@ -452,29 +465,29 @@ class rule(_Metadata, Generic[T]):
         each = self.each
 
         @functools.wraps(judge)
-        def judge_or_say_why_not(job: Job) -> Iterator[Verdict]:
-            verdicts: Iterable[Verdict] = judge(job) if each is None else _answers(each(job), judge)
-            states_something = False
+        def judge_with_default(job: Job) -> Iterator[Verdict]:
+            verdicts: Iterable[Verdict] = judge(job) if each is None else _judge_questions(each(job), judge)
+            has_verdict = False
             for verdict in verdicts:
-                states_something = True
+                has_verdict = True
                 yield verdict
-            if states_something:
+            if has_verdict:
                 return
-            if any(_is_stated(job, quantity) for quantity in self.passes_with):
+            if any(_has_claim(job, quantity) for quantity in self.passes_with):
                 yield passed(job.name)
             elif self.otherwise:
                 yield not_applicable(job.name, self.otherwise)
 
-        return Rule(_meta(self, judge), judge_or_say_why_not)
+        return Rule(_meta(self, judge), judge_with_default)
 
 
-def _is_stated(job: Job, quantity: str) -> bool:
+def _has_claim(job: Job, quantity: str) -> bool:
     if quantity.endswith("."):
         return any(claim.quantity.startswith(quantity) for claim in job.claims)
     return bool(job.about(quantity))
 
 
-def _answers(questions: Iterable[Question[T]], judge: JudgeQuestion[T]) -> Iterator[Verdict]:
+def _judge_questions(questions: Iterable[Question[T]], judge: JudgeQuestion[T]) -> Iterator[Verdict]:
     for question in questions:
         verdict = undecided(question.subject, question.claims, question.launch, quantity=question.quantity)
         yield verdict or judge(question) or passed(question.subject)

@@ -117,7 +117,7 @@ def each_claim(
 
 def required(quantity: str) -> Asked:
     """Return the claims that need a quantity to equal a value."""
-    return lambda job, scope: job.requiring(quantity, scope)
+    return lambda job, scope: job.requirement_claims(quantity, scope)
 
 
 def stated_by(source: str, quantity: str) -> Asked:

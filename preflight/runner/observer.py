@@ -20,7 +20,7 @@ import anyio
 from preflight._util.sequences import grouped
 from preflight.agent.cheap import kind_of, run_order
 from preflight.agent.wire import AgentRequest, Done, Event, Failed
-from preflight.analysis.link_matrix import disjoint
+from preflight.analysis.link_matrix import disjoint_rounds
 from preflight.model.progress import Progress, Step
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
@@ -133,7 +133,7 @@ class Observer:
         serving = [request for request in requests if request.probe in wanted]
         plain = [request for request in requests if not request.peers and request.probe not in wanted]
         between = [request for request in requests if request.peers and not request.exclusive]
-        turns = disjoint(request for request in requests if request.exclusive)
+        turns = disjoint_rounds(request for request in requests if request.exclusive)
         await self.nodes(plain, deadline_s=max(0.0, ends - self.now()), stage="link")
         self.facts.extend(await listeners.start(serving, self.now, ends))
         done, total = 0, len(between) + sum(map(len, turns))

@@ -26,7 +26,7 @@ from preflight._util.redaction import HIDDEN, scrub_traceback
 from preflight._util.sequences import join_some
 from preflight._util.usage_error import UsageError, similar_names
 from preflight.agent.wire import Context
-from preflight.engine.evaluate import judge_without_crashing_nodes, selected
+from preflight.engine.evaluate import is_selected, judge_without_crashing_nodes
 from preflight.executors.base import Executor, ExecutorError, GatheredNodes, NodeRequest
 from preflight.executors.bundle import ExtractionError, extract
 from preflight.model.configuration import NODES, SMOKE
@@ -489,9 +489,9 @@ class Preparation:
 def warm_up(recording: Recording, stages: frozenset[str]) -> None:
     """Load the rules, the functions that make charts and the schema of recordings, which judging needs later."""
     from preflight._util.validation import type_adapter
-    from preflight.model.recording_io import document
+    from preflight.model.recording_io import document_class
 
-    type_adapter(document())
+    type_adapter(document_class())
     if recording.verb not in (NODES, SMOKE):
         rules_for(recording.configuration)
     registry.chart_makers(stages)
@@ -514,7 +514,7 @@ class Planner:
         self.shipped: dict[str, str] = {}
         self.checks: list[Check] = []
         for check in checks:
-            if not selected(check.meta, base.configuration) and not (self._only_smoke and check.when == "node"):
+            if not is_selected(check.meta, base.configuration) and not (self._only_smoke and check.when == "node"):
                 continue
             try:
                 self.shipped.update(extract(check.probes))

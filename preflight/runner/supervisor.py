@@ -22,7 +22,7 @@ from preflight._util.validation import format_errors
 from preflight.agent import rank_events
 from preflight.agent.wire import AgentRequest, Context, Done, Event
 from preflight.analysis.culprit import LIMITS, Culprit, Limits, Member, decision_time, find_culprit
-from preflight.analysis.rank_state import members_of, replaced
+from preflight.analysis.rank_state import members_of, replacements
 from preflight.model.recording import EventRecord, FactRecord, Unavailable
 from preflight.model.requests import Request
 from preflight.runner.session import AgentSession, RunningRequest
@@ -194,7 +194,7 @@ class _RankGroup:
     def _end_replaced(self, members: Sequence[Member]) -> None:
         """End replaced members once no others are left, because stopped processes do not end by themselves."""
         running = {member.rank: member.key for member in members if not self._has_ended(member.key)}
-        gone = replaced(members, self.events)
+        gone = replacements(members, self.events)
         if running and all(number in gone for number in running):
             for number, key in running.items():
                 spare = gone[number]

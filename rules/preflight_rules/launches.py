@@ -92,7 +92,7 @@ def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
     The launcher's own number (`--nnodes`) takes precedence over the scheduler's grant, because a group never spans more
     nodes. A plain `python` line runs on one node, whatever the grant.
     """
-    required_claims = job.requiring("nodes", launch.scope)
+    required_claims = job.requirement_claims("nodes", launch.scope)
     if required_claims:
         return job_value(required_claims), required_claims
     if launch.launcher in REACHING_LAUNCHERS or SPREADING_WRAPPERS.intersection(launch.wrappers):
@@ -125,7 +125,7 @@ def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     world_sizes = job.setting("world_size", scope)
     if world_sizes:
         return _positive_count(job_value(world_sizes)), roots(world_sizes)
-    nodes = job.requiring("nodes", scope) or job.setting("nodes", scope)
+    nodes = job.requirement_claims("nodes", scope) or job.setting("nodes", scope)
     processes = job.setting("processes_per_node", scope)
     if not nodes or not processes:
         return Unresolved("the number of ranks is not given"), (*nodes, *processes)

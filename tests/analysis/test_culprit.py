@@ -6,7 +6,7 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time
-from preflight.analysis.rank_state import build_views, find_outside, members_of, replaced
+from preflight.analysis.rank_state import build_views, find_member_outside_framework, members_of, replacements
 from tests.story import Story
 
 
@@ -543,7 +543,7 @@ def stacks(*innermost: str) -> Culprit | None:
             story.agent(rank, 12.0, stacks=f"{beat}Current thread 0x7e (most recent call first):\n{frame}{TRAINER}")
     found = story.blame(12.0)
     assert found is not None and found.rank is None
-    return find_outside(build_views(members_of(story.requests), story.events, [], began_s=0.0), found)
+    return find_member_outside_framework(build_views(members_of(story.requests), story.events, [], began_s=0.0), found)
 
 
 def test_the_rank_whose_stack_is_outside_the_collective_is_named() -> None:
@@ -606,7 +606,7 @@ def test_a_replaced_worker_is_not_blamed(how: str) -> None:
         found.agent(LOST, 6.0, state="T", pid=7)
     replace(found, 12.0)
     assert [found.blame(second / 2) for second in range(2, 80)] == [None] * 78
-    gone = replaced(members_of(found.requests), found.events)
+    gone = replacements(members_of(found.requests), found.events)
     assert {number: spare.name for number, spare in gone.items() if spare is not None} == {LOST: "spare 0"}
 
 

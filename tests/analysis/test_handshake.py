@@ -10,7 +10,7 @@ import pytest
 
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit
-from preflight.analysis.link_matrix import ALL_PAIRS_UP_TO, disjoint, round_count, rounds, schedule
+from preflight.analysis.link_matrix import ALL_PAIRS_UP_TO, disjoint_rounds, round_count, rounds, schedule
 from preflight.model.requests import Request
 from tests.story import Story
 
@@ -316,7 +316,7 @@ def test_a_sample_above_the_limit_still_pairs_every_node() -> None:
     plan = schedule([f"n{i}" for i in range(20)], max_rounds=4)
     assert plan.is_sample and len(plan.rounds) == 4
     assert plan.pairs == 40 and plan.all_pairs == 190
-    assert "40 of 190" in plan.statement and "4 partners per node" in plan.statement
+    assert "40 of 190" in plan.coverage_text and "4 partners per node" in plan.coverage_text
     for pairs in plan.rounds:
         assert len({name for pair in pairs for name in pair}) == 20
 
@@ -346,7 +346,7 @@ def test_rounds_of_ten_thousand_nodes_are_planned_at_once() -> None:
 
 def test_disjoint_rounds_are_the_planned_rounds() -> None:
     asked = [Request("m:f", a, peers=(b,), exclusive=True) for pairs in rounds(["a", "b", "c", "d"]) for a, b in pairs]
-    found = disjoint(asked)
+    found = disjoint_rounds(asked)
     assert [len(item) for item in found] == [2, 2, 2]
     assert [r.key for item in found for r in item] == [r.key for r in asked]
 
@@ -356,5 +356,5 @@ def test_rounds_of_many_requests_are_computed_quickly() -> None:
     names = [f"n{i}" for i in range(5000)]
     asked = [Request("m:f", a, peers=(b,)) for pairs in rounds(names, 3) for a, b in pairs]
     began = time.process_time()
-    assert [len(item) for item in disjoint(asked)] == [2500, 2500, 2500]
+    assert [len(item) for item in disjoint_rounds(asked)] == [2500, 2500, 2500]
     assert time.process_time() - began < 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from preflight.analysis.model_size import GIB, TransformerShape, format_gibibytes, format_parameters, named_parameters
+from preflight.analysis.model_size import GIB, TransformerShape, format_gibibytes, format_parameters, parameters_in_name
 from preflight_rules.sizes.memory import named_gpu
 
 
@@ -63,7 +63,7 @@ def test_activations_of_the_paper() -> None:
     ],
 )
 def test_sizes_in_names(name: str, parameters: float | None) -> None:
-    assert named_parameters(name) == parameters
+    assert parameters_in_name(name) == parameters
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from preflight.engine.evaluate import MAX_NODES, outcomes_of, selected
+from preflight.engine.evaluate import MAX_NODES, is_selected, outcomes_of
 from preflight.engine.evaluate import judge_without_crashing_nodes as isolation_judged
 from preflight.engine.report import ExitCode
 from preflight.engine.suppress import fold
@@ -119,7 +119,7 @@ RULES = [
 def test_profile_select_and_ignore(configuration: Configuration, ids: set[str]) -> None:
     outcomes = outcomes_of(make_recording(job(), configuration=configuration), RULES, ())
     assert {outcome.id for outcome in outcomes} == ids
-    assert {rule.meta.id for rule in RULES if selected(rule.meta, configuration)} == ids
+    assert {rule.meta.id for rule in RULES if is_selected(rule.meta, configuration)} == ids
 
 
 @pytest.mark.parametrize("wrong", [{"profile": "strict"}, {"fail_on": "never"}])

@@ -10,7 +10,7 @@ from dataclasses import replace
 import junitparser
 import pytest
 
-from preflight.engine.report import Hosts, Report, crashed, hosts_of, starts_without
+from preflight.engine.report import Hosts, Report, commands_without_failing, crashed, hosts_of
 from preflight.model.configuration import Configuration
 from preflight.model.findings import Severity
 from preflight.model.job import Claim, Job, Launch
@@ -370,13 +370,13 @@ def slurm() -> Claim:
 )
 def test_it_prints_how_to_exclude_nodes(of: Job, ways: tuple[str, ...]) -> None:
     found = report(broken("node3", "node10"), of=of)
-    assert starts_without(found, hosts_of(found)) == ways
+    assert commands_without_failing(found, hosts_of(found)) == ways
 
 
 def test_all_nodes_cannot_be_excluded() -> None:
     found = report(broken(*NAMES))
     assert hosts_of(found) == Hosts((), NAMES, ())
-    assert starts_without(found, hosts_of(found)) == ()
+    assert commands_without_failing(found, hosts_of(found)) == ()
 
 
 def test_the_text_names_both_lists() -> None:

@@ -320,8 +320,8 @@ def coverage(fleet: Fleet, facts: Facts) -> str:
     plan = schedule(names)
     rendezvous_note = ", and from every node the rendezvous ports" if plan.is_sample else ""
     return (
-        f"links: {plan.statement}, in both directions{rendezvous_note}; {_spread_note(facts)}TCP only, UDP and RDMA "
-        "are not tried"
+        f"links: {plan.coverage_text}, in both directions{rendezvous_note}; {_spread_note(facts)}TCP only, UDP and"
+        " RDMA are not tried"
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from preflight._util.hostnames import is_loopback
 from preflight.agent import rank_events
 from preflight.analysis.culprit import Culprit, decision_time, find_culprit
-from preflight.analysis.rank_state import Member, build_views, find_outside, frames_of, members_of
+from preflight.analysis.rank_state import Member, build_views, find_member_outside_framework, members_of, own_frames
 from preflight.model.findings import Evidence
 from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import EventRecord, FactRecord, FactRow, Facts, Fleet, Node, Observed
@@ -321,7 +321,10 @@ def group_run_of(facts: Facts, group: str) -> GroupRun:
         culprit = find_culprit(members, events, records, now_s=decision_time(events, records), began_s=began_s)
         if culprit is not None and culprit.rank is None:
             # The stacks were taken after the decision, as its evidence.
-            culprit = find_outside(build_views(members, events, records, began_s=began_s), culprit) or culprit
+            culprit = (
+                find_member_outside_framework(build_views(members, events, records, began_s=began_s), culprit)
+                or culprit
+            )
     claims = tuple(dict.fromkeys(claim for record in records for claim in record.request.because))
     return GroupRun(records, events, culprit, claims)
 
@@ -368,7 +371,7 @@ def remedy_for_dead(run: GroupRun, culprit: Culprit) -> str:
 
 def stack_of(text: str) -> str:
     """Return the innermost frames of the member's own thread, innermost first, from faulthandler's dump."""
-    frames = frames_of(text)
+    frames = own_frames(text)
     if not frames:
         return " | ".join(line.strip() for line in text.splitlines()[:_LAST_LINES] if line.strip())
     return " < ".join(frame.text for frame in frames[:_FRAMES])

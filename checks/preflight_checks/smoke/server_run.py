@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from preflight._util.hostnames import split_endpoint
-from preflight.analysis.rank_state import BACKUP_WORKER, Member, replaced
+from preflight.analysis.rank_state import BACKUP_WORKER, Member, replacements
 from preflight.model.job import Claim, Job, Known, Scope, alternatives, is_whole_number
 from preflight.model.job.value import items
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed
@@ -389,7 +389,7 @@ class ServerRun(GroupRun):
     @property
     def replaced(self) -> dict[int, Member | None]:
         """The indexes of replaced workers, with their backup workers."""
-        return replaced(self.members, self.events)
+        return replacements(self.members, self.events)
 
     def member(self, number: int) -> Member | None:
         """Return the member with this index."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from preflight._util.sequences import grouped
-from preflight.analysis.model_size import is_megatron, model_parameters, shape_of, uses_less_memory
+from preflight.analysis.model_size import is_megatron, model_parameters, stated_shape, uses_less_memory
 from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Launch, Scope
 from preflight.model.recording import Facts, Fleet
@@ -114,7 +114,7 @@ def _parameters(job: Job, scope: Scope, launch: Launch | None) -> tuple[int, tup
     for source in _SHAPES:
         if source == "arguments" and (launch is None or not is_megatron(launch)):
             continue
-        shape = shape_of(job, scope, source)
+        shape = stated_shape(job, scope, source)
         if shape is not None:
             return shape.parameters, shape.claims[:3], STATES
     named = model_parameters(job, scope)

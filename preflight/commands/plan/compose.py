@@ -106,7 +106,7 @@ def starts_here(job: Job, launch: Launch) -> bool:
 
 def node_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
     """Return the claims about the expected number of nodes: first those of the launch, then those of the scheduler."""
-    own = tuple(claim for claim in job.requiring("nodes", launch.scope) if claim.scope.launch == launch.id)
+    own = tuple(claim for claim in job.requirement_claims("nodes", launch.scope) if claim.scope.launch == launch.id)
     return own or job.value_claims("nodes", launch.scope)
 
 

@@ -12,10 +12,10 @@ from preflight.model.job.value import Plain, Value, alternatives, join
 
 
 class Strength(enum.IntEnum):
-    """Which of two claims wins when they set the same quantity in the same scope.
+    """The precedence of claims that set the same quantity in the same scope: the stronger claim wins.
 
-    Every launcher's source maps its own precedence to these steps; a later assignment of equal strength in the same
-    file is resolved by the source itself (it states only the effective one).
+    The source of every launcher maps the launcher's own precedence to these steps. If a file assigns a quantity several
+    times with equal strength, the source states only the effective assignment.
     """
 
     DEFAULT = 10
@@ -30,11 +30,12 @@ class Relation(enum.Enum):
 
     #: Sets the quantity to this value (the scheduler starts four tasks).
     SETS = "sets"
-    #: Requires that something else sets it, and fails, hangs or trains wrong when it is not (`--nnodes=4`).
+    #: Requires that another claim sets the quantity to this value; otherwise the job fails, hangs or trains wrong
+    #: (`--nnodes=4`).
     REQUIRES = "requires-equal"
-    #: The quantity is at most this (slots of a hostfile).
+    #: States that the quantity is at most this value (slots of a hostfile).
     AT_MOST = "at-most"
-    #: The quantity must be at least this.
+    #: States that the quantity must be at least this value.
     AT_LEAST = "at-least"
 
 
@@ -44,9 +45,9 @@ class Scope:
 
     Args:
         launch: the id of a launch.
-        role: `server`, `worker` and the like.
-        node: a node's name.
-        rank: a global rank; null = all of them.
+        role: a role of processes, as `server` or `worker`.
+        node: the name of a node.
+        rank: a global rank; null means all ranks.
     """
 
     launch: str = ""
@@ -65,7 +66,7 @@ class Scope:
 
     @property
     def specificity(self) -> int:
-        """Return the number of fields that are set; the narrower of two equally strong claims wins."""
+        """Return the number of fields that are set; of two equally strong claims, the more specific claim wins."""
         return sum((bool(self.launch), bool(self.role), bool(self.node), self.rank is not None))
 
 
@@ -77,17 +78,19 @@ class Claim:
     """One statement about one quantity.
 
     Args:
-        quantity: a name from `preflight.model.job.value`, or `env.NAME` for a variable the ranks will see.
+        quantity: a name from `preflight.model.job.value`, or `env.NAME` for an environment variable of the ranks.
         value: the claimed value, in the unit of the quantity.
-        span: its location.
+        span: the location of the claim.
         spelling: the text as the user wrote it (`--nnodes=4`), redacted.
-        source: the reader that states it: `slurm`, `torchrun`, `deepspeed`, `environment`, `python` ...
-        condition: the branch it depends on, as written in the file; empty = always.
-        because: for a derived claim (`world_size = nodes x processes`), the claims it came from.
-        origin: where its value was assigned, when the spelling names a variable set in the files; otherwise None.
-        scope: the part of the job it applies to.
-        strength: 10 default, 20 configuration, 30 environment, 40 flag, 50 scheduler: the higher one wins.
-        relation: `sets`, `requires-equal`, `at-most` or `at-least`: its effect on the quantity.
+        source: the reader that states the claim: `slurm`, `torchrun`, `deepspeed`, `environment`, `python` ...
+        condition: the condition of the branch that contains the claim, as written in the file; empty if it always
+            applies.
+        because: the claims that a derived claim (`world_size = nodes x processes`) was computed from.
+        origin: the location where the value was assigned, if the spelling names a variable that the files set;
+            otherwise null.
+        scope: the part of the job to which the claim applies.
+        strength: 10 default, 20 configuration, 30 environment, 40 flag, 50 scheduler: the highest strength wins.
+        relation: the effect on the quantity: `sets`, `requires-equal`, `at-most` or `at-least`.
     """
 
     quantity: str
@@ -104,12 +107,12 @@ class Claim:
 
     @property
     def alternatives(self) -> tuple[Plain, ...]:
-        """Return every value this claim allows; empty when it is unresolved."""
+        """Return every value that this claim allows; empty if the value is unresolved."""
         return alternatives(self.value)
 
 
 class Branch(NamedTuple):
-    """A branch of a program: the place of its condition, and whether the branch is taken when the condition is true."""
+    """A branch of a program: the location of its condition, and whether the branch runs if the condition is true."""
 
     path: str
     line: int
@@ -119,24 +122,28 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BranchClaim(Claim):
-    """A claim of a program, before it is known whether its launch takes the branches around the claim.
+    """A claim of a program, before it is known whether its launch takes the branches that contain the claim.
 
     Args:
-        when: the branches around it.
+        when: the branches that contain the claim.
     """
 
     when: tuple[Branch, ...] = ()
 
     def decided(self, *, is_taken: bool | None) -> Claim:
-        """Return the claim without its branches if they are taken; None if that is unknown."""
-        values = {item.name: getattr(self, item.name) for item in fields(Claim)}
-        return Claim(**{**values, "condition": ""} if is_taken else values)
+        """Return the claim without its branches.
+
+        Args:
+            is_taken: whether the launch takes the branches, so that the claim is unconditional; None if unknown.
+        """
+        field_values = {item.name: getattr(self, item.name) for item in fields(Claim)}
+        return Claim(**{**field_values, "condition": ""} if is_taken else field_values)
 
 
 def in_branches(claim: Claim, when: tuple[Branch, ...]) -> Claim:
-    """Return the claim in these branches; unchanged if there are none."""
-    values = {item.name: getattr(claim, item.name) for item in fields(Claim)}
-    return BranchClaim(**values, when=when) if when else claim
+    """Return the claim with the branches that contain it; the claim itself if there are none."""
+    field_values = {item.name: getattr(claim, item.name) for item in fields(Claim)}
+    return BranchClaim(**field_values, when=when) if when else claim
 
 
 def job_value(claims: Iterable[Claim]) -> Value:
@@ -145,12 +152,12 @@ def job_value(claims: Iterable[Claim]) -> Value:
 
 
 def distinct(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Return the claims without repetitions of one quantity at one location."""
-    seen: set[tuple[str, int, int, str]] = set()
-    kept: list[Claim] = []
+    """Return the claims; of several claims about one quantity at one location, only the first."""
+    known_keys: set[tuple[str, int, int, str]] = set()
+    distinct_claims: list[Claim] = []
     for claim in claims:
         key = (claim.span.path, claim.span.line, claim.span.column, claim.quantity)
-        if key not in seen:
-            seen.add(key)
-            kept.append(claim)
-    return tuple(kept)
+        if key not in known_keys:
+            known_keys.add(key)
+            distinct_claims.append(claim)
+    return tuple(distinct_claims)

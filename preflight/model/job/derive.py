@@ -1,8 +1,7 @@
-"""Values that follow from claims but are not written in a file: world size, ranks per node, model replicas.
+"""Derives claims that follow from others but are not written in a file: world size, ranks per node, model replicas.
 
-A derived claim lists its source claims in `because`, so that a finding about it can point at all of them.
-
-The hosts on which the processes of a launch run, with the slots that options select on each.
+A derived claim lists its source claims in `because`, so that a finding about it can point at all of them. The module
+also determines the hosts on which the processes of a launch run, with the slots that options select on each host.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from preflight.model.job.claim import Claim, Relation, Strength
 from preflight.model.job.job import Job, Launch
 from preflight.model.job.value import Known, Plain, Symbol, Unresolved, Value, items, join, lift, product
 
-#: Launchers that start the ranks themselves: one task is one rank.
-_TASK_STARTERS = ("srun", "mpirun", "horovodrun", "jsrun")
+#: Launchers of which each task is one rank.
+_TASK_LAUNCHERS = ("srun", "mpirun", "horovodrun", "jsrun")
 _MODEL_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
 
 def with_derived(job: Job) -> Job:
-    """Return the job with claims derived launch by launch."""
+    """Return the job with the claims that can be derived for each launch."""
     for launch in job.launches:
-        if launch.launcher in _TASK_STARTERS:
+        if launch.launcher in _TASK_LAUNCHERS:
             job = job.with_claims(_processes_per_node_from_tasks(job, launch))
-        job = job.with_claims(_processes_from_world(job, launch))
+        job = job.with_claims(_processes_from_world_size(job, launch))
         job = job.with_claims(_processes_of_allocation(job, launch))
         job = job.with_claims(_processes_of_filtered_hosts(job, launch))
         job = job.with_claims(_world_size(job, launch))
@@ -36,185 +35,243 @@ def with_derived(job: Job) -> Job:
 
 
 def _processes_of_configuration(job: Job) -> Iterator[Claim]:
-    """Yield the number of processes as `_processes_from_world` does, for a configuration without a launch."""
-    world = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
-    nodes = [claim for claim in job.requiring("nodes") if claim.source == "accelerate"]
-    if len(world) == 1 and nodes and not job.setting("processes_per_node"):
-        first, because = world[0], (*world, *nodes)
-        value = lift(_share, first.value, join(claim.value for claim in nodes))
+    """Yield the number of processes per node like `_processes_from_world_size`, for a configuration without a"
+    " launch."""
+    world_claims = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
+    node_claims = [claim for claim in job.requirement_claims("nodes") if claim.source == "accelerate"]
+    if len(world_claims) == 1 and node_claims and not job.setting("processes_per_node"):
+        first_claim, because = world_claims[0], (*world_claims, *node_claims)
+        value = lift(_processes_per_machine, first_claim.value, join(claim.value for claim in node_claims))
         spelling = " / ".join(dict.fromkeys(claim.spelling for claim in because))
         yield Claim(
-            "processes_per_node", value, first.span, spelling, "derived", strength=first.strength, because=because
+            "processes_per_node",
+            value,
+            first_claim.span,
+            spelling,
+            "derived",
+            strength=first_claim.strength,
+            because=because,
         )
 
 
 def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     """Yield the number of processes per node: the tasks of a node, unless `mpirun -np` starts another number."""
-    tasks = job.setting("tasks_per_node", launch.scope)
-    own = [claim for claim in job.setting("tasks", launch.scope) if claim.scope.launch == launch.id]
-    nodes = job.setting("nodes", launch.scope)
-    if launch.launcher != "srun" and own and nodes and all(not claim.scope.launch for claim in tasks):
-        value = lift(_share, join(claim.value for claim in own), join(claim.value for claim in nodes))
+    task_claims = job.setting("tasks_per_node", launch.scope)
+    total_claims = [claim for claim in job.setting("tasks", launch.scope) if claim.scope.launch == launch.id]
+    node_claims = job.setting("nodes", launch.scope)
+    is_of_launch = any(claim.scope.launch for claim in task_claims)
+    if launch.launcher != "srun" and total_claims and node_claims and not is_of_launch:
+        totals, nodes = (join(claim.value for claim in claims) for claims in (total_claims, node_claims))
+        value = lift(_processes_per_machine, totals, nodes)
         if isinstance(value, Known) and value.value:
-            yield _derived_claim("processes_per_node", value, (*own, *nodes), launch, sign=" / ", at=own[0])
+            yield _derived_claim(
+                "processes_per_node",
+                value,
+                (*total_claims, *node_claims),
+                launch,
+                separator=" / ",
+                located_claim=total_claims[0],
+            )
             return
-    stated = job.setting("processes_per_node", launch.scope)
-    # A hostfile states how many processes a node has room for; an option states how many it gets.
-    if tasks and all(claim.source == "hostfile" and claim.strength < tasks[0].strength for claim in stated):
-        yield _derived_claim("processes_per_node", join(claim.value for claim in tasks), tasks, launch)
+    process_claims = job.setting("processes_per_node", launch.scope)
+    # A hostfile states the largest number of processes of a node, and an option the actual number.
+    if task_claims and all(
+        claim.source == "hostfile" and claim.strength < task_claims[0].strength for claim in process_claims
+    ):
+        yield _derived_claim("processes_per_node", join(claim.value for claim in task_claims), task_claims, launch)
 
 
-def _processes_from_world(job: Job, launch: Launch) -> Iterator[Claim]:
+def _processes_from_world_size(job: Job, launch: Launch) -> Iterator[Claim]:
     """Yield the number of processes per node for Accelerate, which divides the total number equally among the
     machines.
     """
     scope = launch.scope
-    world = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
-    nodes = [claim for claim in job.requiring("nodes", scope) if claim.source == "accelerate"]
-    if world and nodes and not job.setting("processes_per_node", scope):
-        value = lift(_share, join(claim.value for claim in world), join(claim.value for claim in nodes))
-        yield _derived_claim("processes_per_node", value, (*world, *nodes), launch, sign=" / ", at=world[0])
+    world_claims = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
+    node_claims = [claim for claim in job.requirement_claims("nodes", scope) if claim.source == "accelerate"]
+    if world_claims and node_claims and not job.setting("processes_per_node", scope):
+        value = lift(
+            _processes_per_machine,
+            join(claim.value for claim in world_claims),
+            join(claim.value for claim in node_claims),
+        )
+        yield _derived_claim(
+            "processes_per_node",
+            value,
+            (*world_claims, *node_claims),
+            launch,
+            separator=" / ",
+            located_claim=world_claims[0],
+        )
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield the number of processes per node for a launcher that starts one per visible GPU: the GPUs that the
-    scheduler grants.
+    """Yield the number of processes per node for a launcher that starts one process per visible GPU: the number of GPUs
+    that the scheduler grants.
     """
-    stated, gpus = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
-    tasks = job.setting("tasks_per_node", launch.scope)
+    process_claims, gpu_claims = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
+    task_claims = job.setting("tasks_per_node", launch.scope)
     if (
-        not stated
-        or not gpus
-        or launch.launcher in _TASK_STARTERS
+        not process_claims
+        or not gpu_claims
+        or launch.launcher in _TASK_LAUNCHERS
         or job.about("env.CUDA_VISIBLE_DEVICES", launch.scope)
     ):
         return
-    value = join(claim.value for claim in gpus)
-    if _counts_gpus(stated) and isinstance(value, Known) and all(each.value == Known(1) for each in tasks):
-        derived = _derived_claim("processes_per_node", value, gpus, launch, at=stated[0])
-        above = Strength.SCHEDULER if stated[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
-        yield replace(derived, strength=above)
+    value = join(claim.value for claim in gpu_claims)
+    if (
+        _are_gpu_counts(process_claims)
+        and isinstance(value, Known)
+        and all(claim.value == Known(1) for claim in task_claims)
+    ):
+        derived_claim = _derived_claim("processes_per_node", value, gpu_claims, launch, located_claim=process_claims[0])
+        strength = Strength.SCHEDULER if process_claims[0].strength >= Strength.ENVIRONMENT else Strength.CONFIG
+        yield replace(derived_claim, strength=strength)
 
 
-def _counts_gpus(claims: Sequence[Claim]) -> bool:
-    """Whether a number is that of the GPUs of the host."""
-    return all(isinstance(each.value, Unresolved) and each.value.why == Symbol.GPU_COUNT.value for each in claims)
+def _are_gpu_counts(claims: Sequence[Claim]) -> bool:
+    """Return whether every claim states the number of GPUs of the host, without a number."""
+    return all(isinstance(claim.value, Unresolved) and claim.value.why == Symbol.GPU_COUNT.value for claim in claims)
 
 
 def _processes_of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield DeepSpeed's ranks on the hosts and slots that its options select from the hostfile."""
-    filters = tuple(
+    """Yield the numbers of DeepSpeed's ranks and nodes, if its options select hosts and slots from the hostfile."""
+    filter_claims = tuple(
         claim
         for quantity in ("included_slots", "excluded_slots", "nodes", "processes_per_node")
         for claim in job.about(quantity, launch.scope)
         if claim.source == "deepspeed"
     )
-    slots = deepspeed_slots(job, launch) if filters else {}
+    slots = deepspeed_slots(job, launch) if filter_claims else {}
     if not slots:
         return
-    counts = [len(own) for own in slots.values()]
-    yield _derived_claim("world_size", Known(sum(counts)), filters, launch)
-    yield _derived_claim("nodes", Known(len(counts)), filters, launch)
-    if len(set(counts)) == 1:
-        yield _derived_claim("processes_per_node", Known(counts[0]), filters, launch)
+    slot_counts = [len(host_slots) for host_slots in slots.values()]
+    yield _derived_claim("world_size", Known(sum(slot_counts)), filter_claims, launch)
+    yield _derived_claim("nodes", Known(len(slot_counts)), filter_claims, launch)
+    if len(set(slot_counts)) == 1:
+        yield _derived_claim("processes_per_node", Known(slot_counts[0]), filter_claims, launch)
 
 
-def _share(world: Plain, nodes: Plain) -> Plain:
-    if not isinstance(world, int) or not isinstance(nodes, int) or nodes < 1:
-        raise ValueError(f"{world} processes cannot be divided among {nodes} machines")
-    return world // nodes
+def _processes_per_machine(world_size: Plain, node_count: Plain) -> Plain:
+    if not isinstance(world_size, int) or not isinstance(node_count, int) or node_count < 1:
+        raise ValueError(f"{world_size} processes cannot be divided among {node_count} machines")
+    return world_size // node_count
 
 
 def _world_size(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield nodes times ranks per node; for ranks that the scheduler starts, its tasks."""
+    """Yield the world size: nodes times ranks per node or, for ranks that the scheduler starts, the number of tasks."""
     if job.value("ps_mode", launch.scope) == Known(True):
         return
     scope = launch.scope
-    started = job.setting("spawned_processes", scope) or job.setting("ray_workers", scope)
-    spawned = started if launch.launcher == "python" else ()
-    if spawned and not job.value_claims("world_size", scope):
-        value = join(claim.value for claim in spawned)
-        if isinstance(value, Unresolved) and (option := job.value("spawned_by_option", scope)) != value:
-            value = _option_count(job, launch, str(option.value)) if isinstance(option, Known) else value
-        yield _derived_claim("world_size", value, spawned, launch)
+    started_claims = job.setting("spawned_processes", scope) or job.setting("ray_workers", scope)
+    spawned_claims = started_claims if launch.launcher == "python" else ()
+    if spawned_claims and not job.value_claims("world_size", scope):
+        value = join(claim.value for claim in spawned_claims)
+        if isinstance(value, Unresolved) and (option_value := job.value("spawned_by_option", scope)) != value:
+            value = _option_count(job, launch, str(option_value.value)) if isinstance(option_value, Known) else value
+        yield _derived_claim("world_size", value, spawned_claims, launch)
         return
-    tasks = job.setting("tasks", scope) if launch.launcher in _TASK_STARTERS else ()
-    if tasks and job.value("controller", scope) == Known("gloo") and (slots := host_slots(job, launch)):
+    task_claims = job.setting("tasks", scope) if launch.launcher in _TASK_LAUNCHERS else ()
+    if (
+        task_claims
+        and job.value("controller", scope) == Known("gloo")
+        and (host_slot_counts := host_slots(job, launch))
+    ):
         # horovod/runner/gloo_run.py fills every slot of the hosts, whatever `-np` says.
-        because = tuple(claim for claim in job.about("host_slots") if claim.scope.node in slots)
-        yield from _unless_set(job, launch, Known(sum(slots.values())), (*tasks, *because))
+        because = tuple(claim for claim in job.about("host_slots") if claim.scope.node in host_slot_counts)
+        yield from _world_size_claims(job, launch, Known(sum(host_slot_counts.values())), (*task_claims, *because))
         return
-    if tasks and started:
-        alone = all(each.value == Known(1) for each in job.setting("tasks_per_node", scope))
-        gpus = job.setting("gpus_per_node", scope) if alone and _counts_gpus(started) else ()
-        ranks = lift(product, *(join(c.value for c in claims) for claims in (tasks, gpus or started)))
-        because = (*tasks, *(gpus or started))
-        if isinstance(ranks, Unresolved) and not job.setting("world_size", scope):
-            # Where the number of spawned processes is unknown, the tasks are not the ranks.
-            yield _derived_claim("world_size", ranks, because, launch)
+    if task_claims and started_claims:
+        is_one_per_node = all(claim.value == Known(1) for claim in job.setting("tasks_per_node", scope))
+        gpu_claims = job.setting("gpus_per_node", scope) if is_one_per_node and _are_gpu_counts(started_claims) else ()
+        rank_count = lift(
+            product, *(join(c.value for c in claims) for claims in (task_claims, gpu_claims or started_claims))
+        )
+        because = (*task_claims, *(gpu_claims or started_claims))
+        if isinstance(rank_count, Unresolved) and not job.setting("world_size", scope):
+            # If the number of spawned processes is unknown, the number of tasks is not the number of ranks.
+            yield _derived_claim("world_size", rank_count, because, launch)
         else:
-            yield from _unless_set(job, launch, ranks, because)
+            yield from _world_size_claims(job, launch, rank_count, because)
         return
-    if tasks:
-        yield from _unless_set(job, launch, join(claim.value for claim in tasks), tasks)
+    if task_claims:
+        yield from _world_size_claims(job, launch, join(claim.value for claim in task_claims), task_claims)
         return
-    own = [claim for claim in job.requiring("nodes", scope) if claim.scope.launch == launch.id]
-    nodes: Sequence[Claim] = own or job.setting("nodes", scope)
-    processes = job.setting("processes_per_node", scope)
-    if not nodes or not processes:
+    own_node_claims = [claim for claim in job.requirement_claims("nodes", scope) if claim.scope.launch == launch.id]
+    node_claims: Sequence[Claim] = own_node_claims or job.setting("nodes", scope)
+    process_claims = job.setting("processes_per_node", scope)
+    if not node_claims or not process_claims:
         return
-    value = lift(product, join(c.value for c in nodes), join(c.value for c in processes))
-    yield from _unless_set(job, launch, value, (*nodes, *processes))
+    value = lift(product, join(c.value for c in node_claims), join(c.value for c in process_claims))
+    yield from _world_size_claims(job, launch, value, (*node_claims, *process_claims))
 
 
 def _option_count(job: Job, launch: Launch, name: str) -> Value:
-    """Return the value of the program's option of this name, or its default."""
+    """Return the whole number that the program's option of this name has, or its default; otherwise unresolved."""
     option = f"--{name.replace('_', '-')}"
-    words = [(word or "?").replace("_", "-") for word in launch.arguments]
-    given = [after for word, after in itertools.pairwise([*words, ""]) if word == option]
-    given += [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    arguments = [(argument or "?").replace("_", "-") for argument in launch.arguments]
+    option_values = [
+        next_argument for argument, next_argument in itertools.pairwise([*arguments, ""]) if argument == option
+    ]
+    option_values += [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{option}=")]
     for claim in job.about("argument_default", launch.scope):
-        if not given and claim.spelling.replace("_", "-").startswith(f"{option}=") and isinstance(claim.value, Known):
-            given.append(str(claim.value.value))
-    return Known(int(given[-1])) if given and given[-1].isdecimal() else Unresolved(f"the value of {option}")
+        if (
+            not option_values
+            and claim.spelling.replace("_", "-").startswith(f"{option}=")
+            and isinstance(claim.value, Known)
+        ):
+            option_values.append(str(claim.value.value))
+    return (
+        Known(int(option_values[-1]))
+        if option_values and option_values[-1].isdecimal()
+        else Unresolved(f"the value of {option}")
+    )
 
 
-def _unless_set(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
-    """Yield the world size, unless a claim of at least the same strength sets it (the sum of a hostfile)."""
-    stated = job.setting("world_size", launch.scope)
+def _world_size_claims(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
+    """Yield this value as the world size, unless a claim of at least the same strength sets another value (the sum of a
+    hostfile).
+    """
+    world_claims = job.setting("world_size", launch.scope)
     claim = _derived_claim("world_size", value, because, launch)
-    if stated and all(other.strength >= claim.strength for other in stated):
+    if world_claims and all(other.strength >= claim.strength for other in world_claims):
         return
-    if isinstance(value, Unresolved) and not stated:
+    if isinstance(value, Unresolved) and not world_claims:
         return
     yield claim
 
 
 def _data_parallel_size(job: Job, launch: Launch) -> Iterator[Claim]:
-    parts = [claim for name in _MODEL_PARALLEL for claim in job.setting(name, launch.scope)]
-    world = job.setting("world_size", launch.scope)
-    if not parts or not world or job.setting("data_parallel_size", launch.scope):
+    parallel_claims = [claim for name in _MODEL_PARALLEL for claim in job.setting(name, launch.scope)]
+    world_claims = job.setting("world_size", launch.scope)
+    if not parallel_claims or not world_claims or job.setting("data_parallel_size", launch.scope):
         return
     sizes = [
-        join(claim.value for claim in found) for name in _MODEL_PARALLEL if (found := job.setting(name, launch.scope))
+        join(claim.value for claim in claims) for name in _MODEL_PARALLEL if (claims := job.setting(name, launch.scope))
     ]
-    value = lift(_quotient, join(claim.value for claim in world), *sizes)
+    value = lift(_quotient, join(claim.value for claim in world_claims), *sizes)
     if not isinstance(value, Unresolved):
-        yield _derived_claim("data_parallel_size", value, (*world, *parts), launch)
+        yield _derived_claim("data_parallel_size", value, (*world_claims, *parallel_claims), launch)
 
 
 def _derived_claim(
-    quantity: str, value: Value, because: Sequence[Claim], launch: Launch, *, sign: str = " x ", at: Claim | None = None
+    quantity: str,
+    value: Value,
+    because: Sequence[Claim],
+    launch: Launch,
+    *,
+    separator: str = " x ",
+    located_claim: Claim | None = None,
 ) -> Claim:
-    first = at if at is not None else because[-1]
+    if located_claim is None:
+        located_claim = because[-1]
     strength = min(max(claim.strength for claim in because), Strength.FLAG)
-    if launch.launcher in _TASK_STARTERS:
+    if launch.launcher in _TASK_LAUNCHERS:
         strength = max(claim.strength for claim in because)
     return Claim(
         quantity=quantity,
         value=value,
-        span=first.span,
-        spelling=sign.join(dict.fromkeys(claim.spelling for claim in because)),
+        span=located_claim.span,
+        spelling=separator.join(dict.fromkeys(claim.spelling for claim in because)),
         source="derived",
         scope=launch.scope,
         strength=strength,
@@ -224,15 +281,20 @@ def _derived_claim(
     )
 
 
-def _quotient(world: Plain, *sizes: Plain) -> Plain:
-    size = product(*sizes)
-    if not isinstance(world, int) or not isinstance(size, int) or size < 1 or world % size:
-        raise ValueError(f"a world of {world} ranks is not a multiple of {size}")
-    return world // size
+def _quotient(world_size: Plain, *sizes: Plain) -> Plain:
+    parallel_size = product(*sizes)
+    if (
+        not isinstance(world_size, int)
+        or not isinstance(parallel_size, int)
+        or parallel_size < 1
+        or world_size % parallel_size
+    ):
+        raise ValueError(f"a world of {world_size} ranks is not a multiple of {parallel_size}")
+    return world_size // parallel_size
 
 
 def host_slots(job: Job, launch: Launch) -> dict[str, int]:
-    """Return the slots of each host, in the order of the list; empty unless every host has its own number."""
+    """Return the number of slots of each host, in the order of the list; empty if it is unknown for some host."""
     value = job.value("hosts", launch.scope)
     by_host = _slots_by_host(job, launch)
     hosts = items(value)
@@ -242,44 +304,48 @@ def host_slots(job: Job, launch: Launch) -> dict[str, int]:
 def deepspeed_slots(job: Job, launch: Launch) -> dict[str, tuple[int, ...]]:
     """Return the slots that DeepSpeed uses on each host of its hostfile; empty if any of them is unknown.
 
-    The rules are DeepSpeed's (deepspeed/launcher/runner.py): hosts keep the order of the hostfile; `--include` and
-    `--exclude` name hosts or slots of them; `--num_nodes` selects the first hosts, `--num_gpus` the first slots of
-    each.
+    The slots are selected as in deepspeed/launcher/runner.py: hosts keep the order of the hostfile; `--include` and
+    `--exclude` name hosts, or slots of hosts; `--num_nodes` selects the first hosts, and `--num_gpus` the first slots
+    of each host.
     """
     if launch.launcher != "deepspeed":
         return {}
-    listed = next((claim for claim in job.about("hosts", launch.scope) if claim.source == "hostfile"), None)
+    hosts_claim = next((claim for claim in job.about("hosts", launch.scope) if claim.source == "hostfile"), None)
     by_host = _slots_by_host(job, launch)
-    hosts = items(listed.value) if listed is not None else ()
-    if not hosts or not by_host.keys() >= set(hosts) or _is_any_listed_twice(job, hosts):
+    hosts = items(hosts_claim.value) if hosts_claim is not None else ()
+    if not hosts or not by_host.keys() >= set(hosts) or _has_duplicate_host(job, hosts):
         return {}
     slots = {host: tuple(range(by_host[host])) for host in hosts}
     for quantity in ("included_slots", "excluded_slots"):
         if not job.value_claims(quantity, launch.scope):
             continue
-        named = _entries(items(job.value(quantity, launch.scope)))
-        if not named or not named.keys() <= slots.keys():
+        filtered_slots = _slots_by_filtered_host(items(job.value(quantity, launch.scope)))
+        if not filtered_slots or not filtered_slots.keys() <= slots.keys():
             return {}
         if quantity == "included_slots":
-            slots = {host: tuple(named[host] or slots[host]) for host in slots if host in named}
+            slots = {host: tuple(filtered_slots[host] or slots[host]) for host in slots if host in filtered_slots}
         else:
             slots = {
-                host: tuple(slot for slot in own if host not in named or (named[host] and slot not in named[host]))
-                for host, own in slots.items()
+                host: tuple(
+                    slot
+                    for slot in host_slots
+                    if host not in filtered_slots or (filtered_slots[host] and slot not in filtered_slots[host])
+                )
+                for host, host_slots in slots.items()
             }
-    slots = {host: own for host, own in slots.items() if own}
+    slots = {host: host_slots for host, host_slots in slots.items() if host_slots}
     if job.value_claims("included_slots", launch.scope) or job.value_claims("excluded_slots", launch.scope):
         # The launcher rejects counts together with these options.
         return slots
     for quantity in ("nodes", "processes_per_node"):
-        for claim in [one for one in job.about(quantity, launch.scope) if one.source == "deepspeed"][:1]:
-            count = claim.value.value if isinstance(claim.value, Known) else None
-            if not isinstance(count, int):
+        for claim in [claim for claim in job.about(quantity, launch.scope) if claim.source == "deepspeed"][:1]:
+            limit = claim.value.value if isinstance(claim.value, Known) else None
+            if not isinstance(limit, int):
                 return {}
             slots = (
-                dict(list(slots.items())[:count])
+                dict(list(slots.items())[:limit])
                 if quantity == "nodes"
-                else {host: tuple(range(count)) for host in slots}
+                else {host: tuple(range(limit)) for host in slots}
             )
     return slots
 
@@ -295,19 +361,22 @@ def _slots_by_host(job: Job, launch: Launch) -> dict[str, int]:
     }
 
 
-def _is_any_listed_twice(job: Job, hosts: tuple[str, ...]) -> bool:
+def _has_duplicate_host(job: Job, hosts: tuple[str, ...]) -> bool:
     """Return whether the hostfile names a host twice, which DeepSpeed rejects."""
     entries = [claim.scope.node for claim in job.about("host_slots") if claim.source == "hostfile"]
     return any(entries.count(host) > 1 for host in hosts) or len(set(hosts)) < len(hosts)
 
 
-def _entries(entries: Iterable[str]) -> dict[str, list[int]]:
-    """Return the slots of each host in `node1:0,2`; an empty list means all slots. Empty for any other string."""
-    found: dict[str, list[int]] = {}
+def _slots_by_filtered_host(entries: Iterable[str]) -> dict[str, list[int]]:
+    """Return the slots of each host in entries like `node1:0,2`; an empty list means all slots.
+
+    If any entry has another form, return an empty dictionary.
+    """
+    slots_by_host: dict[str, list[int]] = {}
     for entry in entries:
-        host, _, listed = entry.partition(":")
-        numbers = [part.strip() for part in listed.split(",") if part.strip()]
-        if not all(number.isdecimal() for number in numbers):
+        host, _, slot_list = entry.partition(":")
+        slot_numbers = [slot_text.strip() for slot_text in slot_list.split(",") if slot_text.strip()]
+        if not all(number.isdecimal() for number in slot_numbers):
             return {}
-        found[host] = list(dict.fromkeys(map(int, numbers)))
-    return found
+        slots_by_host[host] = list(dict.fromkeys(map(int, slot_numbers)))
+    return slots_by_host

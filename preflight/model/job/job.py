@@ -14,11 +14,11 @@ from preflight.model.job.value import Unresolved, Value, check_known, in_bounds,
 
 
 class NoteKind(enum.Enum):
-    """Why a source could read less of a file than it should."""
+    """The reason why a source could not read a part of a file."""
 
     UNREADABLE = "unreadable"
     MALFORMED = "malformed"
-    #: A line that starts ranks ends in a carriage return, which the shell makes part of its last word.
+    #: A line that starts ranks ends in a carriage return, which the shell adds to the last word of the line.
     LINE_ENDING = "line-ending"
     TOO_LARGE = "too-large"
     TEMPLATE = "template"
@@ -52,14 +52,15 @@ UNSEEN = frozenset({NoteKind.UNREADABLE, NoteKind.TOO_LARGE, NoteKind.MISSING, N
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something about an input that limits what can be judged. `required`: the user selected this input.
+    """A property of an input that limits what can be judged.
 
     Args:
         kind: `unreadable`, `malformed`, `line-ending`, `too-large`, `template`, `missing`, `outside-root`,
             `unsupported` or `crashed`.
-        message: a description.
-        span: its location.
-        detail: set if a rule or a reader distinguishes notes of this kind.
+        message: a description of the limit.
+        span: the location that the note is about.
+        required: whether the user selected this input.
+        detail: a further distinction for rules and readers; null if they treat all notes of this kind alike.
     """
 
     kind: NoteKind
@@ -74,9 +75,9 @@ class LeftOut:
     """Files of a folder that were skipped although their names would qualify.
 
     Args:
-        path: the folder, relative to the root.
+        path: the path of the folder relative to the root.
         reason: the short reason: `skipped folder name`, `ignored by .gitignore`.
-        files: their number.
+        files: the number of files.
         more: whether there are more files than were counted.
     """
 
@@ -88,10 +89,12 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file that was read. `path` is relative to the root; `kind` is the name of the source that read it.
+    """A file that was read.
 
     Args:
-        sha256: of its content.
+        path: the path relative to the root.
+        kind: the name of the source that read the file.
+        sha256: the hash of its content.
         size_bytes: its size.
     """
 
@@ -103,14 +106,14 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A file that another file names: `role` is `script`, `config`, `hostfile`, `source`, `data`.
-
-    `target` is the path resolved from the root, with forward slashes, not necessarily existing; `scope` is the launch
-    the reference belongs to, and the target's claims get that scope.
+    """The name of a file in another file.
 
     Args:
+        target: the path of the named file relative to the root, with forward slashes. The file need not exist.
+        role: `script`, `config`, `hostfile`, `source` or `data`.
         span: the location of the name.
-        is_elsewhere: whether the name counts from a directory that is not known.
+        scope: the launch that the reference belongs to. The claims of the named file get this scope.
+        is_elsewhere: whether the name is relative to a directory that is not known.
     """
 
     target: str
@@ -120,8 +123,8 @@ class Reference:
     is_elsewhere: bool = False
 
 
-#: Represents, among the wrappers of a launch, an unknown program that submits it: it may add options, and expands
-#: quoted text.
+#: Represents an unknown program that submits a launch, in the list of its wrappers. The program may add options, and
+#: expands quoted text.
 SUBMISSION = "submission"
 
 
@@ -132,14 +135,15 @@ class Launch:
     Args:
         id: `path:line`, followed by `#2` for a second launch on the same line; also `Scope.launch`.
         launcher: `torchrun`, `deepspeed`, `paddle`, `srun` (srun starts python itself), `mpirun`, `python`.
-        wrappers: the programs around it, outermost first: `("srun",)`.
-        program: the training script relative to the root, empty if unknown.
-        arguments: words after the program; None for an unresolved one.
-        condition: branch under which it runs; empty = always.
-        span: its location.
-        started_at: where the script, function or remote shell that contains it is started, outermost first; empty if it
-            is in the script itself.
-        concurrent: whether later commands run at the same time: it, or what starts it, runs in the background.
+        wrappers: the programs that start the launcher, outermost first: `("srun",)`.
+        program: the path of the training script relative to the root; empty if it is unknown.
+        arguments: the words after the program; null for an unresolved word.
+        condition: the condition of the branch that contains the launch; empty if it always runs.
+        span: the location of the launch.
+        started_at: the locations that start the script, function or remote shell which contains the launch, outermost
+            first; empty if the launch is in the script itself.
+        concurrent: whether later commands run at the same time, because the launch, or the command that starts it, runs
+            in the background.
     """
 
     id: str
@@ -165,12 +169,13 @@ def _scope_of(launch_id: str) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """`# preflight: ignore[ID or name] reason` in a file; applies to findings on `line`.
+    """A comment `# preflight: ignore[ID or name] reason` in a file.
 
     Args:
-        path: its file.
-        names: ids or names of rules.
-        reason: the text after them.
+        path: the path of the file.
+        line: the line to whose findings the comment applies.
+        names: the ids or names of rules.
+        reason: the text after the names.
         span: the location of the comment.
     """
 
@@ -185,20 +190,19 @@ class Suppression:
 class Job:
     """Everything that the files state about one job.
 
-    `probable` marks a job assembled from sibling files by a guess (node0.sh, node1.sh): findings that depend on the
-    guess are at most warnings.
-
     Args:
         name: the path of its first file, or the user's path.
-        files: every file that was read for it.
-        launches: command lines that start its ranks.
+        files: every file that was read for the job.
+        launches: the command lines that start its ranks.
         claims: the statements of the files, in their order.
-        notes: limits of what can be judged.
-        references: files named by other files.
-        suppressions: comments that exclude findings from the verdict.
-        by_default: the same job where the caller sets none of the variables that its scripts have a default for; None
-            if there are none.
-        assumed: in that one the variables, each with its default.
+        notes: the limits of what can be judged.
+        references: the files that other files name.
+        suppressions: the comments that exclude findings from the verdict.
+        probable: whether the job was assembled from sibling files by a guess (node0.sh, node1.sh). Findings that depend
+            on the guess are at most warnings.
+        by_default: the same job if the caller sets none of the variables for which its scripts have a default; null if
+            there are no such variables.
+        assumed: the variables that `by_default` assumes to be unset, each with its default.
     """
 
     name: str
@@ -213,11 +217,11 @@ class Job:
     assumed: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        bounded = [in_bounds(claim.value) for claim in self.claims]
-        if any(value is not claim.value for value, claim in zip(bounded, self.claims, strict=True)):
+        bounded_values = [in_bounds(claim.value) for claim in self.claims]
+        if any(value is not claim.value for value, claim in zip(bounded_values, self.claims, strict=True)):
             claims = tuple(
                 claim if value is claim.value else replace(claim, value=value)
-                for value, claim in zip(bounded, self.claims, strict=True)
+                for value, claim in zip(bounded_values, self.claims, strict=True)
             )
             object.__setattr__(self, "claims", claims)
 
@@ -227,26 +231,25 @@ class Job:
 
     @functools.cached_property
     def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
-        """Return the claims of each quantity by the launch they apply to (empty: all), with their position in the file
-        order.
+        """Return the claims by quantity and launch (empty for all launches), each with its position in `claims`.
 
         Every rule looks at every launch, so searching all claims each time would take quadratic time.
         """
-        places = enumerate(self.claims)
-        return grouped(((claim.quantity, claim.scope.launch), (place, claim)) for place, claim in places)
+        numbered_claims = enumerate(self.claims)
+        return grouped(((claim.quantity, claim.scope.launch), (index, claim)) for index, claim in numbered_claims)
 
     @functools.cached_property
     def named_nodes(self) -> frozenset[str]:
-        """Return the nodes that some claim names; all other nodes share the same claims."""
+        """Return the nodes that a claim names; all other nodes share the same claims."""
         return frozenset(claim.scope.node for claim in self.claims) - {""}
 
     @functools.cached_property
-    def _in_force(self) -> dict[tuple[str, Scope], tuple[Claim, ...]]:
-        """Return the results of `setting`: many rules request the same few quantities."""
+    def _setting_cache(self) -> dict[tuple[str, Scope], tuple[Claim, ...]]:
+        """Return the cache of `setting`: many rules request the same few quantities."""
         return {}
 
     def about(self, quantity: str, scope: Scope | None = None) -> tuple[Claim, ...]:
-        """Return every claim about `quantity` that applies in `scope` (all of them without one), in file order.
+        """Return every claim about `quantity` that applies in `scope` (without a scope, all claims), in file order.
 
         Raises UnknownQuantity for a name that no source states.
         """
@@ -255,55 +258,60 @@ class Job:
             return ()
         if scope is None:
             return tuple(self._by_quantity[quantity])
-        found = self._by_launch.get((quantity, ""), [])
-        if scope.launch and (own := self._by_launch.get((quantity, scope.launch))):
-            found = sorted((*found, *own), key=lambda item: item[0]) if found else own
-        return tuple([claim for _, claim in found if claim.scope.covers(scope)])
+        indexed_claims = self._by_launch.get((quantity, ""), [])
+        if scope.launch and (launch_claims := self._by_launch.get((quantity, scope.launch))):
+            indexed_claims = (
+                sorted((*indexed_claims, *launch_claims), key=lambda entry: entry[0])
+                if indexed_claims
+                else launch_claims
+            )
+        return tuple([claim for _, claim in indexed_claims if claim.scope.covers(scope)])
 
     def setting(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
         """Return the claims that set `quantity` in `scope` and are effective there.
 
-        The strongest claims win, and the narrowest among these; several are returned only if branches state several.
+        The strongest claims win, and of these the most specific. Several claims are returned only if several branches
+        state the quantity.
         """
         if quantity not in self._by_quantity:
             check_known(quantity)
             return ()
-        found = self._in_force.get((quantity, scope))
-        if found is None:
-            competing = [claim for claim in self.about(quantity, scope) if claim.relation is Relation.SETS]
-            found = self._in_force[quantity, scope] = strongest(competing)
-        return found
+        effective_claims = self._setting_cache.get((quantity, scope))
+        if effective_claims is None:
+            competing_claims = [claim for claim in self.about(quantity, scope) if claim.relation is Relation.SETS]
+            effective_claims = self._setting_cache[quantity, scope] = strongest(competing_claims)
+        return effective_claims
 
-    def requiring(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that need `quantity` to equal a value: for each source, the effective ones."""
-        found = self.about(quantity, scope)
-        if not found:
+    def requirement_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
+        """Return the claims that require `quantity` to equal a value: for each source, the effective claims."""
+        claims = self.about(quantity, scope)
+        if not claims:
             return ()
-        by_source = grouped((claim.source, claim) for claim in found if claim.relation is Relation.REQUIRES)
-        return tuple(claim for competing in by_source.values() for claim in strongest(competing))
+        claims_by_source = grouped((claim.source, claim) for claim in claims if claim.relation is Relation.REQUIRES)
+        return tuple(claim for competing_claims in claims_by_source.values() for claim in strongest(competing_claims))
 
     def value(self, quantity: str, scope: Scope = WHOLE_JOB) -> Value:
-        """Return the value of `quantity` in `scope`: from the claims that set it, otherwise from those that require it,
-        otherwise unresolved.
-        """
+        """Return the value of `quantity` in `scope` according to `value_claims`; unresolved if there are none."""
         claims = self.value_claims(quantity, scope)
         if not claims:
             return Unresolved(f"the files do not state {quantity}")
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that give `value`: those that set `quantity` in `scope`, otherwise those that require
-        it.
-        """
-        return self.setting(quantity, scope) or self.requiring(quantity, scope)
+        """Return the claims that set `quantity` in `scope`; if there are none, the claims that require a value of"
+        " it."""
+        return self.setting(quantity, scope) or self.requirement_claims(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
-        """Yield the effective variables in `scope`, one claim per name unless branches give several."""
+        """Yield the claims of the effective environment variables in `scope`, several for a variable if branches"
+        " differ."""
         for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 
     def settings(self, framework: str, scope: Scope | None = None) -> Iterator[tuple[str, Claim]]:
-        """Yield every key of a framework's configuration that applies in `scope` (by default all), with its claim."""
+        """Yield every key of a framework's configuration that applies in `scope` (without a scope, every key), with its
+        claim.
+        """
         prefix = f"setting.{framework}."
         for quantity in self._by_quantity:
             if quantity.startswith(prefix):
@@ -311,26 +319,26 @@ class Job:
                     yield quantity[len(prefix) :], claim
 
     def launch(self, launch_id: str) -> Launch:
-        """Return the launch with this id. Raises KeyError when there is none."""
+        """Return the launch with this id. Raises KeyError if it does not exist."""
         for launch in self.launches:
             if launch.id == launch_id:
                 return launch
         raise KeyError(launch_id)
 
-    def with_claims(self, more: Iterable[Claim]) -> Job:
+    def with_claims(self, claims: Iterable[Claim]) -> Job:
         """Return the job with additional claims."""
-        added = tuple(more)
-        if not added:
+        added_claims = tuple(claims)
+        if not added_claims:
             return self
-        job = replace(self, claims=(*self.claims, *added))
-        # The new job takes over the sorted claims; this one, if used again, sorts its own. Derived claims are added
-        # launch by launch, and a copy for each launch would take quadratic time.
+        job = replace(self, claims=(*self.claims, *added_claims))
+        # The new job takes over the indexes of the claims; this job, if it is used again, builds new indexes. Derived
+        # claims are added launch by launch, and a copy for each launch would take quadratic time.
         by_quantity, by_launch = self.__dict__.pop("_by_quantity", None), self.__dict__.pop("_by_launch", None)
-        for place, claim in enumerate(added, start=len(self.claims)):
+        for index, claim in enumerate(added_claims, start=len(self.claims)):
             if by_quantity is not None:
                 by_quantity.setdefault(claim.quantity, []).append(claim)
             if by_launch is not None:
-                by_launch.setdefault((claim.quantity, claim.scope.launch), []).append((place, claim))
+                by_launch.setdefault((claim.quantity, claim.scope.launch), []).append((index, claim))
         if by_quantity is not None:
             job.__dict__["_by_quantity"] = by_quantity
         if by_launch is not None:
@@ -339,13 +347,13 @@ class Job:
 
 
 def strongest(claims: Iterable[Claim]) -> tuple[Claim, ...]:
-    """Return the strongest of competing claims, and the narrowest of those."""
-    kept: list[Claim] = []
-    best: tuple[int, int] | None = None
+    """Return the strongest of competing claims, and of these the most specific."""
+    strongest_claims: list[Claim] = []
+    best_key: tuple[int, int] | None = None
     for claim in claims:
         key = (int(claim.strength), claim.scope.specificity)
-        if best is None or key > best:
-            best, kept = key, [claim]
-        elif key == best:
-            kept.append(claim)
-    return tuple(kept)
+        if best_key is None or key > best_key:
+            best_key, strongest_claims = key, [claim]
+        elif key == best_key:
+            strongest_claims.append(claim)
+    return tuple(strongest_claims)

@@ -1,15 +1,14 @@
-"""Quantities, each with its type, unit and meaning (`quantities.toml`), and their values as read from files.
+"""Defines quantities, each with its type, unit and meaning (`quantities.toml`), and their values as read from files.
 
-`Unresolved` is neither wrong nor absent: a rule may call a value faulty only when *every* alternative is faulty, so it
-never calls an unresolved one faulty.
+`Unresolved` is neither wrong nor absent: a rule may call a value faulty only if *every* alternative is faulty, so it
+never calls an unresolved value faulty.
 
-Values known only at run time, by name: the wording of `Unresolved.why` for such a value.
+`Symbol` lists the values that are known only at run time, with their wording in `Unresolved.why`. The wording is
+stable, so that a rule can distinguish "the first host of the allocation" (a good master address) from "the name of the
+host it runs on" (a different name on every node under srun) without parsing prose.
 
-The wording is stable, so that a rule can distinguish "the first host of the allocation" (a good master address) from
-"the name of the host it runs on" (a different one on every node under srun) without parsing prose.
-
-A source states only these, or `env.NAME` for a variable the ranks will see, or `setting.FRAMEWORK.KEY` for a key of a
-framework's configuration as it is written there.
+A source states only these quantities, or `env.NAME` for an environment variable of the ranks, or
+`setting.FRAMEWORK.KEY` for a key of a framework's configuration as it is written there.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from preflight._util.usage_error import nearest
 Scalar: TypeAlias = str | int | float | bool | None
 Plain: TypeAlias = Scalar | tuple[Scalar, ...]
 
-#: Largest number of alternatives; with more, the value becomes unresolved.
+#: The largest number of alternatives; a value with more alternatives is unresolved.
 MAX_ALTERNATIVES = 16
-#: Largest number of combinations of alternatives, so that hostile input cannot cause an explosion.
+#: The largest number of combinations of alternatives, so that hostile input cannot exhaust time or memory.
 MAX_COMBINATIONS = 4096
-_REFUSED = re.compile(r"not a whole number: (?P<quote>['\"])(?P<text>.*)(?P=quote)(?:, nor .*)?")
+_NOT_A_NUMBER_TEXT = re.compile(r"not a whole number: (?P<quote>['\"])(?P<text>.*)(?P=quote)(?:, nor .*)?")
 #: No size or count has more digits; `int` raises an error for thousands of digits.
 _MAX_DIGITS = 18
 #: A longer text is not a number of any job. `int` itself rejects thousands of digits only if it is configured to.
@@ -44,7 +43,7 @@ class Known:
     """The quantity has exactly this value.
 
     Args:
-        value: in the unit of the quantity.
+        value: the value in the unit of the quantity.
     """
 
     value: Plain
@@ -66,7 +65,7 @@ class Unresolved:
     """The value cannot be known from the files.
 
     Args:
-        why: the reason, in the user's words.
+        why: the reason, in the terms of the user.
         set_by_caller: the variables that the submitter of the job sets, and that would determine the value.
     """
 
@@ -79,7 +78,8 @@ class Computed(Unresolved):
     """The result of an expression of a program, before the program was evaluated.
 
     Args:
-        at: the file, and the first and last line and column of the expression, as Python's parser counts them.
+        at: the file, and the first line, first column, last line and last column of the expression, as Python's parser
+            counts them.
     """
 
     at: tuple[str, int, int, int, int] = ("", 0, 0, 0, 0)
@@ -100,20 +100,20 @@ MAX_NUMBER = 10**18
 def in_bounds(value: Value) -> Value:
     """Return the value; unresolved if it is, or may be, a number larger than any quantity of a job.
 
-    Computing with numbers from a file could otherwise overflow, or take minutes over ten thousand digits.
+    Arithmetic on numbers from a file could otherwise overflow, or take minutes for ten thousand digits.
     """
-    for one in alternatives(value):
-        if isinstance(one, int | float) and not -MAX_NUMBER <= one <= MAX_NUMBER:
+    for candidate in alternatives(value):
+        if isinstance(candidate, int | float) and not -MAX_NUMBER <= candidate <= MAX_NUMBER:
             return Unresolved("a number larger than any quantity of a job")
-        if isinstance(one, tuple) and any(
-            isinstance(item, int | float) and not -MAX_NUMBER <= item <= MAX_NUMBER for item in one
+        if isinstance(candidate, tuple) and any(
+            isinstance(item, int | float) and not -MAX_NUMBER <= item <= MAX_NUMBER for item in candidate
         ):
             return Unresolved("a list with a number larger than any quantity of a job")
     return value
 
 
 def alternatives(value: Value) -> tuple[Plain, ...]:
-    """Return all possible values; empty when unresolved."""
+    """Return all possible values; empty if the value is unresolved."""
     if isinstance(value, Known):
         return (value.value,)
     if isinstance(value, OneOf):
@@ -122,42 +122,44 @@ def alternatives(value: Value) -> tuple[Plain, ...]:
 
 
 def one_of(values: Iterable[Plain]) -> Value:
-    """Return the value that is one of `values`, in first-seen order, collapsed when they are all the same."""
-    seen: list[Plain] = []
+    """Return the value that is one of `values`, without duplicates and in their order; known if they are all the"
+    " same."""
+    distinct_values: list[Plain] = []
     for candidate in values:
-        if not any(candidate == s and type(candidate) is type(s) for s in seen):
-            seen.append(candidate)
-            if len(seen) > MAX_ALTERNATIVES:
+        if not any(candidate == known and type(candidate) is type(known) for known in distinct_values):
+            distinct_values.append(candidate)
+            if len(distinct_values) > MAX_ALTERNATIVES:
                 return Unresolved(f"one of more than {MAX_ALTERNATIVES} values")
-    if not seen:
+    if not distinct_values:
         return Unresolved("no value")
-    if len(seen) == 1:
-        return Known(seen[0])
-    return OneOf(tuple(seen))
+    if len(distinct_values) == 1:
+        return Known(distinct_values[0])
+    return OneOf(tuple(distinct_values))
 
 
 def join(values: Iterable[Value]) -> Value:
-    """Return the value after branches are joined: every value that either branch could have left."""
-    found: list[Plain] = []
-    joined = list(values)
-    if len(joined) == 1:
-        return joined[0]
-    for value in joined:
+    """Return the value after several branches: any value that one of the branches may give."""
+    all_values: list[Plain] = []
+    value_list = list(values)
+    if len(value_list) == 1:
+        return value_list[0]
+    for value in value_list:
         if isinstance(value, Unresolved):
             return without_place(value)
-        found.extend(alternatives(value))
-    return one_of(found)
+        all_values.extend(alternatives(value))
+    return one_of(all_values)
 
 
 def without_place(value: Value) -> Value:
-    """Return the value without its place, for a value that is computed from it."""
+    """Return the value without its location, for a value that is computed from it."""
     return Unresolved(value.why, value.set_by_caller) if isinstance(value, Computed) else value
 
 
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
-    """Apply `function` to every combination of alternatives.
+    """Return the value of `function` for every combination of alternatives of `values`.
 
-    Unresolved when any operand is, or when `function` raises ValueError, TypeError or ArithmeticError.
+    The result is unresolved if any operand is unresolved, or if `function` raises ValueError, TypeError or
+    ArithmeticError.
     """
     for value in values:
         if isinstance(value, Unresolved):
@@ -179,13 +181,13 @@ def lift(function: Callable[..., Plain], *values: Value) -> Value:
 
 
 def product(*sizes: Plain) -> Plain:
-    """Return the product of whole numbers, for `lift`; ValueError for anything else."""
-    total = 1
+    """Return the product of whole numbers, for `lift`. Raises ValueError for any other value."""
+    result = 1
     for size in sizes:
         if not isinstance(size, int):
             raise ValueError(f"{size!r} is not a number")
-        total *= size
-    return total
+        result *= size
+    return result
 
 
 def _unresolved(error: Exception) -> Unresolved:
@@ -194,20 +196,23 @@ def _unresolved(error: Exception) -> Unresolved:
 
 
 def not_a_number(text: str, hint: str = "") -> Unresolved:
-    """Return the value of a number that is written as this string; `hint` names further forms that the reader
-    accepts.
+    """Return the unresolved value for a text that is not a number.
+
+    Args:
+        text: the text that should be a number.
+        hint: the further forms that the reader accepts, for the message.
     """
     return Unresolved(f"{_NOT_A_NUMBER}{text!r}{hint}")
 
 
 def unparsed_number(value: Value) -> str | None:
     """Return the text of a value that its reader could not parse as a number; None for any other value."""
-    found = _REFUSED.fullmatch(value.why) if isinstance(value, Unresolved) else None
-    return found["text"] if found else None
+    match = _NOT_A_NUMBER_TEXT.fullmatch(value.why) if isinstance(value, Unresolved) else None
+    return match["text"] if match else None
 
 
 def as_int(value: Value) -> Value:
-    """Return the value as whole numbers; strings such as `"8"` are converted, anything else is unresolved."""
+    """Return the value as whole numbers. Strings such as `"8"` are converted; any other value is unresolved."""
     return lift(_whole_number, value)
 
 
@@ -224,43 +229,44 @@ def _whole_number(item: Plain) -> int:
 
 
 def is_whole_number(text: str) -> bool:
-    """Return whether `int` accepts this string: ASCII digits of a bounded number. `str.isdigit` alone also accepts
-    `²`.
-    """
+    """Return whether the string has at most 18 ASCII digits, so that `int` accepts it. `str.isdigit` also accepts"
+    " `²`."""
     return 0 < len(text) <= _MAX_DIGITS and text.isascii() and text.isdecimal()
 
 
 def numbers(value: Value) -> tuple[int, ...]:
-    """Return all possible whole numbers, with strings such as "8" converted; empty when any alternative is not one."""
+    """Return all possible whole numbers; strings such as "8" are converted. Empty if any alternative is not a whole
+    number.
+    """
     return tuple(n for n in alternatives(as_int(value)) if isinstance(n, int))
 
 
 def texts(value: Value) -> tuple[str, ...]:
-    """Return all possible strings; empty when unresolved or when any alternative is not a string."""
-    found = alternatives(value)
-    return tuple(str(item) for item in found) if all(isinstance(item, str) for item in found) else ()
+    """Return all possible strings; empty if the value is unresolved, or if any alternative is not a string."""
+    candidates = alternatives(value)
+    return tuple(str(item) for item in candidates) if all(isinstance(item, str) for item in candidates) else ()
 
 
 def known_number(value: Value) -> int | None:
     """Return the whole number that a value certainly is, as a number or a string; None for any other value."""
-    found = numbers(value)
-    return found[0] if len(found) == 1 else None
+    candidates = numbers(value)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def known_text(value: Value) -> str | None:
     """Return the string that a value certainly is; None for any other value."""
-    found = texts(value)
-    return found[0] if len(found) == 1 else None
+    candidates = texts(value)
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def items(value: Value) -> tuple[str, ...]:
-    """Return the items of a list as text; empty for any other value, and where several lists are possible."""
-    found = alternatives(value)
-    return tuple(map(str, found[0])) if len(found) == 1 and isinstance(found[0], tuple) else ()
+    """Return the items of a list as strings; empty for any other value, and if several lists are possible."""
+    candidates = alternatives(value)
+    return tuple(map(str, candidates[0])) if len(candidates) == 1 and isinstance(candidates[0], tuple) else ()
 
 
 class Symbol(str, enum.Enum):
-    """One recognised run-time value; its description is contained in `Unresolved.why`."""
+    """A value that is known only at run time; its description is contained in `Unresolved.why`."""
 
     FIRST_ALLOCATED_HOST = "the first host of the allocation"
     FIRST_ALLOCATED_ADDRESS = "an address of the first host of the allocation"
@@ -305,27 +311,27 @@ RUNTIME_VARIABLES = {
 }
 
 
-#: Appended to the rank of a task: the script itself expands it, before srun or mpirun starts the tasks that have one.
-_EARLY = ", expanded before the tasks are started"
+#: Added to the description of a task's rank that the script itself expands, before srun or mpirun starts the tasks.
+_EXPANDED_SUFFIX = ", expanded before the tasks are started"
 
 
 def expanded_in_script(symbol: Symbol) -> str:
     """Return the description of a rank that a script itself expands."""
-    return symbol.value + _EARLY
+    return symbol.value + _EXPANDED_SUFFIX
 
 
 def is_expanded_in_script(value: Value) -> bool:
     """Return whether a value is a task's rank that was expanded before the tasks started, so that all tasks get the
     same value.
     """
-    return isinstance(value, Unresolved) and _EARLY in value.why
+    return isinstance(value, Unresolved) and _EXPANDED_SUFFIX in value.why
 
 
-_AFFIXED = re.compile(r", written as `([^`]*)…([^`]*)`$")
+_AFFIXES = re.compile(r", written as `([^`]*)…([^`]*)`$")
 
 
 def with_affixes(value: Unresolved, prefix: str, suffix: str) -> Unresolved:
-    """Return a value composed of an unresolved one and the text directly around it."""
+    """Return an unresolved value with the text directly before and after it in the file."""
     if not prefix and not suffix:
         return value
     return replace(value, why=f"{value.why}, written as `{prefix}…{suffix}`")
@@ -333,22 +339,22 @@ def with_affixes(value: Unresolved, prefix: str, suffix: str) -> Unresolved:
 
 def affixes_of(value: Value) -> tuple[str, str]:
     """Return the text directly before and after the unresolved part of a value; empty if there is none."""
-    found = _AFFIXED.search(value.why) if isinstance(value, Unresolved) else None
-    return (found[1], found[2]) if found is not None else ("", "")
+    match = _AFFIXES.search(value.why) if isinstance(value, Unresolved) else None
+    return (match[1], match[2]) if match is not None else ("", "")
 
 
 def symbols_in(value: Value) -> frozenset[Symbol]:
-    """Return the recognised run-time values an unresolved value depends on; empty for a resolved one."""
+    """Return the recognised run-time values that an unresolved value depends on; empty for any other value."""
     if not isinstance(value, Unresolved):
         return frozenset()
-    found = {symbol for symbol in Symbol if symbol.value in value.why}
-    if Symbol.FIRST_ALLOCATED_ADDRESS in found and value.why.count(FIRST_ALLOCATED_HOST) == value.why.count(
+    symbols = {symbol for symbol in Symbol if symbol.value in value.why}
+    if Symbol.FIRST_ALLOCATED_ADDRESS in symbols and value.why.count(FIRST_ALLOCATED_HOST) == value.why.count(
         FIRST_ALLOCATED_ADDRESS
     ):
-        found.discard(Symbol.FIRST_ALLOCATED_HOST)
-    if Symbol.ALLOCATED_HOST_COUNT in found and value.why.count(ALLOCATED_HOSTS) == 0:
-        found.discard(Symbol.ALLOCATED_HOSTS)
-    return frozenset(found)
+        symbols.discard(Symbol.FIRST_ALLOCATED_HOST)
+    if Symbol.ALLOCATED_HOST_COUNT in symbols and value.why.count(ALLOCATED_HOSTS) == 0:
+        symbols.discard(Symbol.ALLOCATED_HOSTS)
+    return frozenset(symbols)
 
 
 ENVIRONMENT_PREFIX = "env."
@@ -358,14 +364,20 @@ SECTION = ("{...}",)
 #: Represents each section in the value of a list of sections.
 LISTED_SECTION = "{listed}"
 
-_KINDS: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str, tuple)}
+_KNOWN_TYPES: dict[str, type] = {kind.__name__: kind for kind in (bool, float, int, str, tuple)}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A quantity that a source may state. `kind` is the Python type of a known value.
+    """A quantity that a source may state.
 
-    `agrees` marks the quantities for which the one disagreement rule compares what sets them with what requires them.
+    Args:
+        name: the name of the quantity.
+        kind: the Python type of a known value.
+        meaning: a description of the quantity.
+        unit: the unit of its values; empty if they have no unit.
+        agrees: whether the rule for disagreements compares the claims that set the quantity with the claims that
+            require it.
     """
 
     name: str
@@ -376,23 +388,22 @@ class Quantity:
 
 
 QUANTITIES: dict[str, Quantity] = {
-    name: Quantity(name, _KINDS[row["kind"]], row["meaning"], row.get("unit", ""), row.get("agrees", False))
+    name: Quantity(name, _KNOWN_TYPES[row["kind"]], row["meaning"], row.get("unit", ""), row.get("agrees", False))
     for name, row in toml.beside(__file__, "quantities.toml").items()
 }
 
 
 class UnknownQuantity(LookupError):
-    """A rule or check requested a quantity that no source states; the message has the nearest name."""
+    """A rule or check requested a quantity that no source states; the message suggests the most similar name."""
 
 
 def check_known(name: str) -> None:
-    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a value that the files do not
-    state.
-    """
+    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a quantity that the files do not"
+    " state."""
     if is_known(name):
         return
-    near = nearest(name, QUANTITIES)
-    hint = f"did you mean {near!r}?" if near else "`preflight quantities` lists them"
+    nearest_name = nearest(name, QUANTITIES)
+    hint = f"did you mean {nearest_name!r}?" if nearest_name else "`preflight quantities` lists them"
     raise UnknownQuantity(f"unknown quantity {name!r}; {hint}")
 
 

@@ -178,7 +178,7 @@ class _FileValue:
                 self._launch_value(condition.name, launch)
             return
         quantity = condition.name if condition.about == "quantity" else f"env.{condition.name}"
-        self.claims = job.setting(quantity, scope) or job.requiring(quantity, scope)
+        self.claims = job.setting(quantity, scope) or job.requirement_claims(quantity, scope)
         self.stated = bool(self.claims)
         if self.claims:
             self.at = self.claims[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from preflight._util.sanitize import fold_nodes
 from preflight._util.sequences import grouped
-from preflight.engine.report import Coverage, Hosts, Report, hosts_of, starts_without
+from preflight.engine.report import Coverage, Hosts, Report, commands_without_failing, hosts_of
 from preflight.model.charts import Cell, Column, Row, Table
 from preflight.model.findings import Edit, Evidence, Finding, Fix, Location, Outcome, Severity, Status
 from preflight.model.job import Span
@@ -313,7 +313,7 @@ def starts_of(report: Report, hosts: Hosts) -> tuple[Start, ...]:
 
     Text that begins with an option is not a command by itself.
     """
-    return tuple(Start(start, not start.startswith("-")) for start in starts_without(report, hosts))
+    return tuple(Start(start, not start.startswith("-")) for start in commands_without_failing(report, hosts))
 
 
 def _table(report: Report, hosts: Hosts) -> Table:

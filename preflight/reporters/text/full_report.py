@@ -18,7 +18,7 @@ from rich.text import Text
 
 from preflight._util.sanitize import clean, fold_nodes, neutralize_commands
 from preflight._util.sequences import grouped
-from preflight.engine.report import ExitCode, Report, hosts_of, starts_without
+from preflight.engine.report import ExitCode, Report, commands_without_failing, hosts_of
 from preflight.engine.suppress import BASELINE, FILE_IGNORES, SINCE
 from preflight.model.configuration import NODES
 from preflight.model.findings import Evidence, Finding, Location, Status, VerdictKind
@@ -350,7 +350,7 @@ class Page:
         lists = (("not fit", hosts.failing), ("unknown", hosts.unknown), ("fit", hosts.passing))
         parts = [f"{words}: {fold_nodes(names)}" for words, names in lists if names]
         self._sheet.wrapped("; ".join(parts), label="nodes ", indent=0, hanging=2)
-        for start in starts_without(self._report, hosts):
+        for start in commands_without_failing(self._report, hosts):
             # Not wrapped, so that it can be copied.
             self._sheet.line(Text(f"  without them: {clean(start)}"))
 

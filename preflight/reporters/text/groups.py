@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from preflight._util.sanitize import clean, fold_nodes
 from preflight._util.sequences import grouped
-from preflight.config.resolve import unknown
+from preflight.config.resolve import unknown_names
 from preflight.engine.report import AvoidedCost, Report
 from preflight.model.findings import Evidence, Finding, Outcome, Severity, VerdictKind
 from preflight.model.job import Note, Suppression
@@ -151,7 +151,7 @@ def _why_unused(names: Sequence[str], judged: Container[str], report: Report) ->
         return "nothing because it names no rule; write `# preflight: ignore[ID] reason`"
     if any(name.upper() in judged or name.lower() in judged for name in names):
         return f"{', '.join(names)}, which found nothing"
-    missing = unknown((*names,), declared_by(report.configuration.site))
+    missing = unknown_names((*names,), declared_by(report.configuration.site))
     return "; ".join(f"{name}, which is not a rule or check{hint}" for name, hint in missing.items())
 
 

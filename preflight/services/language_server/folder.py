@@ -28,7 +28,7 @@ from preflight import __version__, api
 from preflight._util.budget import running
 from preflight._util.roots import repository_of
 from preflight.commands.fix import Files
-from preflight.config.resolve import Choices, choose, read_jobs
+from preflight.config.resolve import Choices, read_jobs, resolve_settings
 from preflight.engine.judge import judge
 from preflight.model.job import Job, NoteKind
 from preflight.model.progress import Step
@@ -306,7 +306,7 @@ class Folder:
         return self._judge(read[name].job, watch).report if name in read else None
 
     def _configure(self) -> None:
-        chosen = choose(self._choices, self.root, self.root, repository_of(self.root))
+        chosen = resolve_settings(self._choices, self.root, self.root, repository_of(self.root))
         if chosen.configuration != self._configuration:
             self.jobs = {name: replace(judged, report=None) for name, judged in self.jobs.items()}
             self._configuration = chosen.configuration
@@ -322,7 +322,12 @@ class Folder:
         given = {self.root / path: content for path, content in buffers.items()}
         with running():
             jobs, _ = read_jobs(
-                [self.root], root=self.root, exclude=self._configuration.exclude, given=given, only=only, progress=watch
+                [self.root],
+                root=self.root,
+                exclude=self._configuration.exclude,
+                given=given,
+                candidates=only,
+                progress=watch,
             )
         return {job.name: JudgedJob(job) for job in jobs}
 

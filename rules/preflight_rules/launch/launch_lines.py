@@ -192,7 +192,7 @@ def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
             continue
         ranges = [c for c in job.about("min_nodes", launch.scope) if c.scope.launch == launch.id]
-        nodes = [c for c in job.requiring("nodes", launch.scope) if c.scope.launch == launch.id]
+        nodes = [c for c in job.requirement_claims("nodes", launch.scope) if c.scope.launch == launch.id]
         rejected = [c for c in job.about("rejected_node_range", launch.scope) if c.scope.launch == launch.id]
         if not ranges and not rejected:
             # For `--nnodes=$LEAST:4` the reader gives neither number.
@@ -235,7 +235,7 @@ def _is_composer(stated: Stated[Launch]) -> bool:
 
 
 def _required_by_composer(job: Job, scope: Scope) -> list[Claim]:
-    return [claim for claim in job.requiring("world_size", scope) if claim.source == "composer"]
+    return [claim for claim in job.requirement_claims("world_size", scope) if claim.source == "composer"]
 
 
 @rule(

@@ -91,7 +91,7 @@ def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
 
 
 def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Launch | None) -> Verdict | None:
-    requires = job.requiring(quantity, scope)
+    requires = job.requirement_claims(quantity, scope)
     if quantity == "tasks_per_node" and launch is not None and launch.launcher in AGENT_LAUNCHERS:
         return None  # SLU001 reports this.
     if quantity == "world_size" and launch is not None and launch.launcher in _WORLD_SIZE_SETTERS:
@@ -318,7 +318,7 @@ def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
     for subject, scope, _ in subjects(job):
         for quantity in _UNITS:
             bounds = [c for c in job.about(quantity, scope) if c.relation is Relation.AT_MOST]
-            requested = (*job.setting(quantity, scope), *job.requiring(quantity, scope))
+            requested = (*job.setting(quantity, scope), *job.requirement_claims(quantity, scope))
             for bound in bounds:
                 for claim in requested:
                     verdict = _bound_verdict(quantity, subject, claim, bound)
@@ -603,7 +603,7 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
 
 
 def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
-    is_default = any(c.strength is Strength.DEFAULT for c in job.requiring("nodes", launch.scope))
+    is_default = any(c.strength is Strength.DEFAULT for c in job.requirement_claims("nodes", launch.scope))
     if launch.launcher == "accelerate" and is_default:
         # A configuration in the user's cache may give more machines.
         return Severity.WARNING
@@ -616,7 +616,7 @@ def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
 def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> bool:
     """Return whether Accelerate's total is that of one machine, which ACC001 reports."""
     total = numbers(job_value(job.setting("world_size", launch.scope)))
-    machines = numbers(job_value(job.requiring("nodes", launch.scope)))
+    machines = numbers(job_value(job.requirement_claims("nodes", launch.scope)))
     if launch.launcher != "accelerate" or len(total) != 1 or len(machines) != 1:
         return False
     return counts_one_machine(total[0], machines[0], devices[0])

@@ -441,7 +441,7 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     for subject, scope, sparse in distinct_claims(job, "sparse_update"):
         if any(claim.alternatives == (True,) for claim in job.about("trains_locally", scope)):
             continue
-        ports = [*job.requiring("pserver_sparse_ports", scope), *job.setting("pserver_sparse_ports", scope)]
+        ports = [*job.requirement_claims("pserver_sparse_ports", scope), *job.setting("pserver_sparse_ports", scope)]
         if not ports:
             continue
         zero_ports = next((claim for claim in ports if claim.alternatives == (0,)), None)

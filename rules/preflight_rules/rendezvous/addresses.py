@@ -106,7 +106,7 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
 
 def _judge_configurations(job: Job) -> Iterator[Verdict]:
     """Yield the verdict on a launcher's configuration that no launch names, so that no option overrides it."""
-    nodes, addresses = job.requiring("nodes"), job.setting("master_addr")
+    nodes, addresses = job.requirement_claims("nodes"), job.setting("master_addr")
     if not nodes or not addresses:
         return
     subject = addresses[0].span.path
@@ -347,7 +347,7 @@ def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
 def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
     """Return the verdict on a fixed node rank in a launch line of several equal pods; None for other lines."""
     ranks = [c for c in job.setting("node_rank", launch.scope) if c.strength > Strength.DEFAULT]
-    pods, required = numbers(role.count.value), job.requiring("nodes", launch.scope)
+    pods, required = numbers(role.count.value), job.requirement_claims("nodes", launch.scope)
     if not ranks or not numbers(ranks[0].value) or not pods or min(pods) < 2 or backends(job, launch) - {"static"}:
         return None
     if not certainly_several(job_value(required)) or why_unresolved((*ranks, *required), launch) is not None:

@@ -466,7 +466,7 @@ def processes_of_ranks(job: Job) -> Iterator[tuple[RankedProcess, ...]]:
             continue
         for rank, size in _RANK_QUANTITIES:
             ranks = tuple(claim for claim in job.setting(rank, launch.scope) if claim.strength > Strength.DEFAULT)
-            sizes = job.requiring(size, launch.scope) or job.setting(size, launch.scope)
+            sizes = job.requirement_claims(size, launch.scope) or job.setting(size, launch.scope)
             if ranks and sizes:
                 starts.setdefault((launch.program, rank), []).append(RankedProcess(launch, ranks, sizes))
                 break
@@ -510,7 +510,7 @@ def paddle_peers(job: Job) -> Iterator[tuple[Launch, ...]]:
 
 
 def _deciding_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ...]:
-    return job.requiring(quantity, launch.scope) or job.setting(quantity, launch.scope)
+    return job.requirement_claims(quantity, launch.scope) or job.setting(quantity, launch.scope)
 
 
 @rule(

@@ -98,7 +98,8 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
     if directive is None or int(directive[1]) < 2 or header_claims(job, "nodes"):
         return False
     return any(
-        numbers(job_value(job.requiring("nodes", launch.scope))) == (int(directive[1]),) for launch in job.launches
+        numbers(job_value(job.requirement_claims("nodes", launch.scope))) == (int(directive[1]),)
+        for launch in job.launches
     )
 
 
@@ -331,7 +332,7 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     if may_use_all or launches_beyond_steps or not granted_count or used_count >= min(granted_count):
         yield passed(job.name)
         return
-    waits = [claim for launch in job.launches for claim in job.requiring("nodes", launch.scope)]
+    waits = [claim for launch in job.launches for claim in job.requirement_claims("nodes", launch.scope)]
     if any(numbers(claim.value) and min(numbers(claim.value)) > used_count for claim in waits):
         yield not_applicable(job.name, "a launch expects more nodes than its step has, and waits for them")
         return
@@ -784,7 +785,7 @@ def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     """
     for launch in job.launches:
         local_nodes = [c for c in job.setting("nodes", launch.scope) if on_first_node_only(c, launch)]
-        required_nodes = job.requiring("nodes", launch.scope)
+        required_nodes = job.requirement_claims("nodes", launch.scope)
         if launch.launcher not in AGENT_LAUNCHERS or not required_nodes:
             continue
         if not local_nodes:
@@ -866,7 +867,7 @@ def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
         yield undecided_verdict
         return
     waits_for_nodes = any(
-        certainly_several(job_value(job.requiring("nodes", launch.scope))) for launch in local_launches
+        certainly_several(job_value(job.requirement_claims("nodes", launch.scope))) for launch in local_launches
     )
     if len(local_launches) < len(job.launches) or waits_for_nodes or not certainly_several(job_value(grants)):
         yield passed(job.name)

@@ -190,7 +190,7 @@ def _visible_gpus(binding: Claim) -> str:
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
     """Return the claim of a number of devices, certainly more than one, that a Lightning Trainer requests."""
-    claims = [claim for claim in job.requiring("processes_per_node", scope) if claim.source == "lightning"]
+    claims = [claim for claim in job.requirement_claims("processes_per_node", scope) if claim.source == "lightning"]
     is_certain = claims and not any(claim.condition for claim in claims) and certainly_several(job_value(claims))
     return claims[0] if is_certain else None
 

@@ -330,7 +330,7 @@ def _global_rank_verdict(job: Job, choice: Claim, launch_id: str) -> Verdict | N
         return unknown(launch.id, "the number of ranks on each node is unknown", at=choice)
     if isinstance(processes[0].value, Unresolved) or choice.condition or launch.condition:
         return unknown(launch.id, f"{quoted(choice)} depends on a value known only at run time", at=choice)
-    node_claims = (*job.requiring("nodes", launch.scope), *job.setting("nodes", launch.scope), *rank_claims)
+    node_claims = (*job.requirement_claims("nodes", launch.scope), *job.setting("nodes", launch.scope), *rank_claims)
     local_rank = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
     return failed(
         launch.id,

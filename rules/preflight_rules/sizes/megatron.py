@@ -68,7 +68,7 @@ def gives_one_node(job: Job, launch: Launch) -> bool:
     """Return whether the files set the number of nodes to 1, which is often a placeholder in scripts for many nodes."""
     if job.setting("standalone", launch.scope):
         return False
-    nodes = job.requiring("nodes", launch.scope) or job.setting("nodes", launch.scope)
+    nodes = job.requirement_claims("nodes", launch.scope) or job.setting("nodes", launch.scope)
     return bool(nodes) and certainly_one(job_value(nodes))
 
 
@@ -460,7 +460,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
             yield passed(run.setup.subject)
             continue
         claims = tuple(c for c in run.claims if not (run.open and c.quantity == run.degrees.computed))
-        nodes = job.requiring("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
+        nodes = job.requirement_claims("nodes", run.setup.scope) or job.setting("nodes", run.setup.scope)
         is_single_node = bool(nodes) and certainly_one(job_value(nodes)) and product % count == 0
         if is_single_node and _reads_nnodes_variable(run, nodes[0]):
             why = f"the number of nodes comes from PADDLE_NNODES; the degrees need {product // count}"
@@ -584,8 +584,10 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
 def _trainer_world(setup: Setup) -> tuple[int | None, tuple[Claim, ...]]:
     """Return devices x nodes of a trainer (None if unknown), and the claims."""
-    nodes = tuple(c for c in setup.job.requiring("nodes", setup.scope) if c.source == setup.source)
-    devices = tuple(c for c in setup.job.requiring("processes_per_node", setup.scope) if c.source == setup.source)
+    nodes = tuple(c for c in setup.job.requirement_claims("nodes", setup.scope) if c.source == setup.source)
+    devices = tuple(
+        c for c in setup.job.requirement_claims("processes_per_node", setup.scope) if c.source == setup.source
+    )
     node_counts, device_counts = (
         numbers(job_value(nodes)) if nodes else (1,),
         numbers(job_value(devices)) if devices else (),

@@ -15,9 +15,9 @@ from preflight.analysis.model_size import (
     TransformerShape,
     format_gibibytes,
     format_parameters,
+    may_train,
     model_parameters,
-    shape_of,
-    trains,
+    stated_shape,
     uses_less_memory,
 )
 from preflight.model.findings import Confidence, Severity
@@ -85,10 +85,10 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     for setup in setups(job):
         if setup.source not in _SHARDING_SOURCES:
             continue
-        if setup.launch is None or setup.has(*_EVALUATION_OPTIONS, *_DEEPSPEED) or not trains(setup.launch):
+        if setup.launch is None or setup.has(*_EVALUATION_OPTIONS, *_DEEPSPEED) or not may_train(setup.launch):
             # DeepSpeed's own configuration decides how states are sharded.
             continue
-        shape = shape_of(job, setup.scope, setup.source)
+        shape = stated_shape(job, setup.scope, setup.source)
         if shape is None:
             continue
         yield _shape_verdict(setup, shape)
@@ -286,7 +286,7 @@ def _host_memory_verdict(
 ) -> Verdict:
     parameters, model = named_model
     limit = max(numbers(job_value(limits)) or (0,)) * 1024 * 1024
-    nodes = (1, *numbers(job_value(job.requiring("nodes", scope) or job.setting("nodes", scope))))
+    nodes = (1, *numbers(job_value(job.requirement_claims("nodes", scope) or job.setting("nodes", scope))))
     stage = max(numbers(job_value(job.setting("zero_stage", scope))) or (0,))
     place, needed, cause = model, 0, ""
     optimizer = [c for c in job.setting("offload_optimizer_device", scope) if texts(c.value) == ("cpu",)]

@@ -236,7 +236,7 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
         rank_claims = job.setting("processes_per_node", setup.scope)
-        nodes = job.requiring("nodes", setup.scope) or job.setting("nodes", setup.scope)
+        nodes = job.requirement_claims("nodes", setup.scope) or job.setting("nodes", setup.scope)
         if not tensor or not rank_claims or setup.launch is None:
             continue
         verdict = undecided(setup.subject, (*tensor, *rank_claims), setup.launch)

@@ -679,7 +679,7 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     for launch in job.launches:
-        node_claims = [claim for claim in job.requiring("nodes", launch.scope) if claim.source == "lightning"]
+        node_claims = [claim for claim in job.requirement_claims("nodes", launch.scope) if claim.source == "lightning"]
         if launch.launcher != "srun" or not node_claims or not header:
             continue
         allocations = [*job.setting("nodes", launch.scope), *job.setting("tasks", launch.scope)]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from preflight.analysis.link_matrix import disjoint, rounds
+from preflight.analysis.link_matrix import disjoint_rounds, rounds
 from preflight.model.findings import Severity, Status
 from preflight.model.recording import FactRecord, Facts
 from preflight.model.requests import Request
@@ -325,7 +325,7 @@ def wanted(seen: Facts, count: int = 4) -> list[Request]:
 def test_every_node_is_measured_with_a_few_partners() -> None:
     first = wanted(facts(), 40)
     assert len(first) == PARTNERS * 20 and all(request.exclusive and not request.required for request in first)
-    assert [len(turn) for turn in disjoint(first)] == [20] * PARTNERS
+    assert [len(turn) for turn in disjoint_rounds(first)] == [20] * PARTNERS
 
 
 def test_closed_links_are_not_measured() -> None:

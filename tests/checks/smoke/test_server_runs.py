@@ -121,7 +121,7 @@ def test_servers_keep_parameters_where_the_job_or_the_user_says() -> None:
     assert params(requests(job(**two, ps_update_mode="gpubox"), fleet(1)), "server_device") == ["cpu"] * 3
     chosen = replace(fleet(1), smoke_options=SmokeOptions(server_device="cuda"))
     assert params(requests(job(**two), chosen, records), "server_device") == ["cuda"] * 3
-    assert SmokeOptions(server_device="cpu").about_servers == ("--server-device",)
+    assert SmokeOptions(server_device="cpu").server_options == ("--server-device",)
 
 
 def test_nodes_on_one_machine_listen_on_different_ports() -> None:

@@ -12,7 +12,7 @@ from preflight import api
 from preflight._util.toml import parse
 from preflight.cli import main
 from preflight.commands.init import MANY_FINDINGS, FirstConfig, Folder, ProjectScan, chosen, make_first_config
-from preflight.config.document import Settings, load_named, validated
+from preflight.config.document import Settings, load_named, validate_settings
 from preflight.config.resolve import Choices
 from preflight.model.configuration import Site
 
@@ -72,7 +72,7 @@ def test_the_file_and_every_offered_key_can_be_read(name: str, tmp_path: Path) -
     configured = api.configure(Choices(), [folder], root=folder).configuration
     assert (configured.profile, configured.fail_on) == (made.chosen.profile, made.chosen.fail_on)
     every = parse(uncommented(made.text))
-    assert isinstance(validated(every), Settings)
+    assert isinstance(validate_settings(every), Settings)
     # A database may only be named by a file that --config gives, which this one is not.
     assert {*every} | {"history", "history-keep"} == {field.name.replace("_", "-") for field in fields(Settings)}
     # More than types: rules exist, patterns are valid. Site rules are skipped, because their files would have to exist.
@@ -171,7 +171,7 @@ def test_printing_writes_nothing(
     before = sorted(tmp_path.rglob("*"))
     assert run_command("--print") == 0
     shown, decided = capfd.readouterr()
-    assert isinstance(validated(parse(shown)), Settings) and "profile:" in decided
+    assert isinstance(validate_settings(parse(shown)), Settings) and "profile:" in decided
     assert run_command("-") == 0 and capfd.readouterr().out == shown
     assert sorted(tmp_path.rglob("*")) == before
     assert run_command("--print", "--force") == 2

@@ -138,7 +138,7 @@ def test_requirements_of_different_sources_coexist() -> None:
     torchrun = claim("nodes", 2, relation=Relation.REQUIRES)
     weaker = claim("nodes", 3, relation=Relation.REQUIRES, strength=Strength.DEFAULT)
     python = claim("nodes", 4, relation=Relation.REQUIRES, source="python", strength=Strength.DEFAULT)
-    assert job(torchrun, weaker, python).requiring("nodes") == (torchrun, python)
+    assert job(torchrun, weaker, python).requirement_claims("nodes") == (torchrun, python)
 
 
 def test_claims_that_set_a_quantity_precede_requirements() -> None:
