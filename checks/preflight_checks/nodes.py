@@ -12,7 +12,7 @@ from preflight.model.job.value import items, known_number
 from preflight.model.recording import HEAD_PAUSED, Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
+from preflight_checks.requirements import find_node, fold, is_literal, is_single_machine, nodes_share_machine, scopes
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
@@ -264,7 +264,7 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     if not listed:
         yield not_applicable(job.name, "the job's files name no nodes")
         return
-    absent = [host for host in listed if named(fleet, host) is None]
+    absent = [host for host in listed if find_node(fleet, host) is None]
     if not absent:
         yield passed(job.name)
         return

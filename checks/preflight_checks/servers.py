@@ -14,17 +14,17 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.context.environment import bare, plan_logins
-from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node, size, split
+from preflight_checks.context.environment import bare_environments, plan_logins
+from preflight_checks.plans import Gate, combine_plans, gated_by, known_facts, missing_facts, on_every_node, size, split
 from preflight_checks.probes.environment import ResolvedHost, ServerPlace, server_place
 from preflight_checks.probes.interfaces import parse_port_list
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import (
     Endpoint,
+    find_node,
     fold,
-    is_ps,
+    has_parameter_servers,
     known_int,
-    named,
     nodes_share_machine,
     scopes,
     server_endpoints,
@@ -61,11 +61,13 @@ class Layout:
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
     """Return the servers and trainers that the files list, else those on which the environments of all nodes agree."""
     stated = server_endpoints(job)
-    if stated or not is_ps(job):
+    if stated or not has_parameter_servers(job):
         return stated, True
     found: list[Endpoint] = []
     for kind, variable in _VARIABLES.items():
-        lists = split({n: seen.variables[variable] for n, seen in bare(facts).items() if variable in seen.variables})
+        lists = split(
+            {n: seen.variables[variable] for n, seen in bare_environments(facts).items() if variable in seen.variables}
+        )
         if lists is None or lists.odd:
             continue
         for index, spelled in enumerate(part.strip() for part in lists.common.split(",")):
@@ -83,7 +85,7 @@ def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
     node_of: dict[Endpoint, str] = {}
     for endpoint in endpoints:
         here = [node for node, hosts in seen.items() if endpoint.host in hosts and hosts[endpoint.host].local]
-        by_name = named(fleet, endpoint.host)
+        by_name = find_node(fleet, endpoint.host)
         if len(here) == 1:
             node_of[endpoint] = here[0]
         elif not here and by_name is not None and by_name.name not in seen:
@@ -197,14 +199,14 @@ def layout_claims(layout: Layout) -> tuple[Claim, ...]:
 
 
 def _applies(job: Job, fleet: Fleet) -> bool:
-    return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
+    return has_parameter_servers(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
 
 def _endpoint_claims(job: Job) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claim for endpoint in server_endpoints(job) for claim in endpoint.claims))
 
 
-plan_placement = combined(
+plan_placement = combine_plans(
     plan_logins,
     on_every_node(
         server_place,
@@ -246,7 +248,7 @@ placement_check = functools.partial(check, plan=plan_placement)
 
 
 @placement_check("PLC001", "servers-on-few-nodes", severity=Severity.WARNING)
-@given(known_layout("places of servers"))
+@gated_by(known_layout("places of servers"))
 def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Parameter servers are spread over the nodes, as the nodes' own addresses show.
 
@@ -308,7 +310,7 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
 
 
 @placement_check("PLC002", "servers-beside-some-trainers", severity=Severity.INFO, confidence=Confidence.MEDIUM)
-@given(known_layout("neighbours of servers"))
+@gated_by(known_layout("neighbours of servers"))
 def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers share their nodes with all trainers, or with none.
 
@@ -340,7 +342,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
 
 
 @placement_check("PLC006", "server-port-ephemeral", severity=Severity.INFO, confidence=Confidence.HIGH)
-@given(known_layout("ports of servers"))
+@gated_by(known_layout("ports of servers"))
 def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Servers and trainers listen on ports that the kernel gives to no other connection.
 
@@ -399,7 +401,7 @@ SLOW_STEP_S = 1.0
 
 
 @placement_check("PLC003", "server-memory-too-small", severity=Severity.ERROR)
-@given(known_layout("memory of servers"))
+@gated_by(known_layout("memory of servers"))
 def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """The nodes of the servers have enough memory for the parameters.
 
@@ -431,12 +433,12 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout)
         elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
             missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
     for certain, nodes in missing.items():
-        yield _memory(found, wanted, nodes, certain=certain)
+        yield _memory_finding(found, wanted, nodes, certain=certain)
     if not missing:
         yield passed("memory of servers")
 
 
-def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
+def _memory_finding(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
     node, (need, has) = next(iter(nodes.items()))
     kept = f", with {wanted.slots} further values for each" if wanted.slots else ""
     free = "" if certain else " free"
@@ -452,7 +454,7 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
 
 
 @placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(known_layout("cores of servers"))
+@gated_by(known_layout("cores of servers"))
 def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """Each server and trainer on a node has its own core.
 
@@ -490,7 +492,7 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
 
 
 @placement_check("PLC005", "server-network-too-slow", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(known_layout("network of servers"))
+@gated_by(known_layout("network of servers"))
 def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
     """A server's network card moves the data of one step in less than a second.
 
@@ -551,7 +553,7 @@ FIRST_WITHOUT = Version("3.1.1")
 @check(
     "VER009",
     "paddle-without-parameter-server",
-    plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
+    plan=on_every_node(packages, when=lambda job, fleet: has_parameter_servers(job), context=True, deadline_s=8.0),
     severity=Severity.ERROR,
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -570,7 +572,7 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
 
     Known limits: your own build with the parameter server passes only if its version has a local part (3.2.0+ps).
     """
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         yield not_applicable("paddle's parameter server", "the job has no parameter servers")
         return
     observed = yield from known_facts(facts, packages, "paddle's parameter server")

@@ -9,7 +9,7 @@ from preflight.model.charts import Bar, Bars, Layout, Piece, Place
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.claim_text import counted
-from preflight_checks.requirements import Endpoint, is_ps, nodes_share_machine
+from preflight_checks.requirements import Endpoint, has_parameter_servers, nodes_share_machine
 from preflight_checks.servers import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 
@@ -54,7 +54,7 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     """Return all processes, servers first, and their source: the endpoints in the nodes' environment, or the plan of a
     training run.
     """
-    if not is_ps(job) or not fleet.nodes:
+    if not has_parameter_servers(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.
     from preflight_checks.smoke.server_run import processes
@@ -113,7 +113,7 @@ def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
 
 def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """Yield one bar per server of the training run: the bytes that it received and sent."""
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         return
     from preflight_checks.smoke.server_results import loads_of
     from preflight_checks.smoke.server_run import server_run_of

@@ -28,7 +28,7 @@ from preflight_checks.plans import (
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.probes.packages import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
-from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes, unreached
+from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes, unreached_nodes
 
 # Checks that ranks can start on every node (interpreter, directory, setup lines, container), and how long it takes.
 
@@ -86,7 +86,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     A failure on all nodes, after setup lines or in a container, may not occur when the scheduler starts the job.
     """
     everywhere = list(facts.each(installed))
-    silent = unreached(fleet)
+    silent = unreached_nodes(fleet)
     if silent:
         yield unknown(f"the ranks' interpreter on {fold(silent)}", "blocked by NOD001", nodes=silent)
     closed: dict[str, list[_EntryFailure]] = {}
@@ -523,12 +523,12 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
         return
     if digests.odd and not item.starts_ranks:
         if not any(_SIZES.search(name.rpartition(".")[2]) for name in differing_settings(copies, starts_ranks=False)):
-            yield _different(job, item, copies, digests)
+            yield _difference_finding(job, item, copies, digests)
     elif not digests.odd or item.starts_ranks:
         yield from _stale_start_file(job, fleet, item, copies, digests)
         node = fleet.nodes[0].name if item.starts_ranks else next(iter(existing))
         if node in existing and item.file.sha256 and existing[node].sha256 != item.file.sha256:
-            yield _differs_from_linted(item, node, existing[node], len(existing))
+            yield _linted_difference_finding(item, node, existing[node], len(existing))
 
 
 def _stale_start_file(
@@ -549,7 +549,7 @@ def _stale_start_file(
         yield _as_warning(_missing_file_finding(job, item, absent, existing))
     sizes = differing_settings(copies, starts_ranks=True)
     if digests.odd and not any(_SIZES.search(name.rpartition(".")[2]) for name in sizes):
-        yield _as_warning(_different(job, item, copies, digests))
+        yield _as_warning(_difference_finding(job, item, copies, digests))
 
 
 def _as_warning(finding: Verdict) -> Verdict:
@@ -571,7 +571,7 @@ def _missing_file_finding(job: Job, item: _Wanted, absent: Mapping[str, Copy], e
     )
 
 
-def _different(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]) -> Verdict:
+def _difference_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]) -> Verdict:
     node, _ = digests.first_odd
     settings = differing_settings(copies, starts_ranks=False)
     what = "; ".join(f"{name} is {who.description}" for name, who in list(settings.items())[:4])
@@ -587,7 +587,7 @@ def _different(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Spl
     )
 
 
-def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
+def _linted_difference_finding(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
     where = node if item.starts_ranks or count == 1 else f"all {count} nodes"
     return failed(
         f"{item.name}: linted",

@@ -20,20 +20,20 @@ from preflight.plugins.authoring import Verdict, check, failed, memoize, not_app
 from preflight_checks.plans import (
     Group,
     all_of,
-    combined,
+    combine_plans,
     default_of,
     group_of,
     has_launches,
+    has_several_nodes,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
-    several_nodes,
+    runs_on_several_machines,
     split,
     table,
 )
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.requirements import backends, fold, gpu_claims, is_ps, nodes_share_machine, scopes
+from preflight_checks.requirements import backends, fold, gpu_claims, has_parameter_servers, nodes_share_machine, scopes
 
 #: Compared without regard to case, as NCCL does.
 _CASELESS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
@@ -81,10 +81,10 @@ def _params(job: Job) -> dict[str, object]:
 #: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
 plan_ranks = on_every_node(environment, params=_params, because=_environment_claims, context=True)
 plan_logins = on_every_node(environment, params=_params, because=_environment_claims)
-plan_both = combined(plan_ranks, plan_logins)
+plan_both = combine_plans(plan_ranks, plan_logins)
 
 
-def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
+def unknown_bare_environments(facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield one `unknown` per reason why the bare environment of some nodes is missing, with the names of the nodes."""
     bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
@@ -92,7 +92,7 @@ def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
 
-def bare(facts: Facts) -> dict[str, Environment]:
+def bare_environments(facts: Facts) -> dict[str, Environment]:
     """Return the bare environment of each node."""
     return _observed(facts, context=False)
 
@@ -102,7 +102,7 @@ def observed_environments(facts: Facts) -> ObservedEnvironments | None:
     inside = _observed(facts, context=True)
     if len(inside) > 1:
         return ObservedEnvironments(inside, "where the ranks run", includes_job_variables=True)
-    outside = bare(facts)
+    outside = bare_environments(facts)
     return (
         ObservedEnvironments(outside, "for a process started there", includes_job_variables=False)
         if len(outside) > 1
@@ -181,7 +181,7 @@ _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _OPTIONAL = ("PADDLE_TRAINER_ENDPOINTS",)
 
 
-_plan = combined(plan_both, when=all_of(several_nodes, has_launches))
+_plan = combine_plans(plan_both, when=all_of(has_several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
@@ -233,7 +233,7 @@ class _Difference:
 
 
 @check("ENV020", "communication-variables-differ", plan=_plan, severity=Severity.ERROR)
-@only_if(all_of(several_nodes, has_launches), "variables", "the job has one node, or no launch")
+@only_if(all_of(has_several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that all ranks must agree on have one value on every node.
 
@@ -330,7 +330,11 @@ def _finding(
 
 
 @check("ENV021", "node-identities-collide", plan=_plan, severity=Severity.ERROR)
-@only_if(all_of(multi_node, has_launches), "identities", "the job has one node, no launch, or runs on one machine")
+@only_if(
+    all_of(runs_on_several_machines, has_launches),
+    "identities",
+    "the job has one node, no launch, or runs on one machine",
+)
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Values that must be unique to each node do not occur on two nodes.
 
@@ -370,12 +374,12 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         for value, nodes in holders.items():
             if len(nodes) > 1:
                 wrong = True
-                yield _collision(name, value, nodes, group, seen.where)
+                yield _collision_finding(name, value, nodes, group, seen.where)
     if not wrong:
         yield passed(f"identities on {len(seen.by_node)} nodes")
 
 
-def _collision(name: str, value: Setting, nodes: list[str], group: Group, where: str) -> Verdict:
+def _collision_finding(name: str, value: Setting, nodes: list[str], group: Group, where: str) -> Verdict:
     return failed(
         f"{name} on {fold(nodes)}",
         f"{where}, {name} is {value} on {fold(nodes)} share a value that must be unique per node: {group.reason}",
@@ -396,7 +400,11 @@ def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
     """Return whether this job reads `variable`, and the nodes' own environment can set it."""
     several = len(fleet.nodes) > 1 and bool(job.launches) and not nodes_share_machine(fleet)
     # A variable that nothing in the job reads may stay in an image.
-    read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
+    read = (
+        has_parameter_servers(job)
+        if variable == "TRAINING_ROLE"
+        else not job.about("backend") and not job.about("uses_ddp")
+    )
     return several and read and variable not in set_by_job(job)
 
 
@@ -414,7 +422,7 @@ class _Fault:
 @check(
     "ENV022",
     "roles-of-nodes-do-not-fit",
-    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
+    plan=combine_plans(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
     severity=Severity.ERROR,
 )
 def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -437,9 +445,9 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     if not _applies(job, fleet, "TRAINING_ROLE"):
         yield not_applicable("roles", "the job has one node, no parameter servers, or sets the roles itself")
         return
-    blind = tuple(unseen_bare(facts, "roles"))
+    blind = tuple(unknown_bare_environments(facts, "roles"))
     yield from blind
-    observed = {node: seen.variables for node, seen in bare(facts).items()}
+    observed = {node: seen.variables for node, seen in bare_environments(facts).items()}
     roles = {node: held["TRAINING_ROLE"].upper() for node, held in observed.items() if "TRAINING_ROLE" in held}
     if not roles:
         if not blind and not observed:
@@ -570,7 +578,7 @@ def _servers_without_node(
 @check(
     "ENV023",
     "tf-configs-do-not-fit",
-    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
+    plan=combine_plans(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
     severity=Severity.ERROR,
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -590,9 +598,13 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if not _applies(job, fleet, "TF_CONFIG"):
         yield not_applicable("TF_CONFIG", "the job has one node, does not use TensorFlow, or sets TF_CONFIG itself")
         return
-    blind = tuple(unseen_bare(facts, "TF_CONFIG"))
+    blind = tuple(unknown_bare_environments(facts, "TF_CONFIG"))
     yield from blind
-    held = {node: seen.variables["TF_CONFIG"] for node, seen in bare(facts).items() if "TF_CONFIG" in seen.variables}
+    held = {
+        node: seen.variables["TF_CONFIG"]
+        for node, seen in bare_environments(facts).items()
+        if "TF_CONFIG" in seen.variables
+    }
     if not held:
         if not blind:
             yield not_applicable("TF_CONFIG", "no node's own environment sets it")

@@ -13,19 +13,19 @@ from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
+from preflight_checks.context.environment import bare_environments, plan_logins, set_by_job, unknown_bare_environments
 from preflight_checks.plans import (
     all_of,
-    combined,
+    combine_plans,
     has_launches,
     missing_facts,
-    multi_node,
     only_if,
+    runs_on_several_machines,
     split,
     warning_check,
 )
 from preflight_checks.probes.environment import Login, Tool, logins, tools
-from preflight_checks.requirements import fold, known_int, known_text, named, nodes_share_machine
+from preflight_checks.requirements import find_node, fold, known_int, known_text, nodes_share_machine
 
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64
@@ -38,7 +38,7 @@ def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]
     master = fleet.master
     if master is None:
         return None, False
-    inside = bare(facts).get(master.name)
+    inside = bare_environments(facts).get(master.name)
     return master, in_batch(job) or (inside is not None and "SLURM_JOB_ID" in inside.variables)
 
 
@@ -52,7 +52,7 @@ def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
     for claim in job.about("hosts"):
         for value in claim.alternatives:
             for host in value if isinstance(value, tuple) else ():
-                node = named(fleet, str(host))
+                node = find_node(fleet, str(host))
                 if node is not None and is_hostname(str(host)):
                     spelled.setdefault(node.name, str(host))
     # NOD001 reports nodes without an agent.
@@ -380,7 +380,7 @@ _RELEVANT_VARIABLES = re.compile(
 )
 
 
-@warning_check("RMT003", "variables-not-handed-on", plan=combined(plan_logins, when=applying_links))
+@warning_check("RMT003", "variables-not-handed-on", plan=combine_plans(plan_logins, when=applying_links))
 def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that the job's script exports reach the ranks that its launcher starts on other nodes.
 
@@ -404,9 +404,9 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     if not applying or first is None:
         yield not_applicable("variables", "no launcher of the job starts ranks over ssh without forwarding variables")
         return
-    blind = tuple(unseen_bare(facts, "variables"))
+    blind = tuple(unknown_bare_environments(facts, "variables"))
     yield from blind
-    observed = bare(facts)
+    observed = bare_environments(facts)
     others = {node: seen for node, seen in observed.items() if node != first.name}
     if not others:
         if not blind:
@@ -462,8 +462,10 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     )
 
 
-@warning_check("RMT004", "accounts-differ", plan=combined(plan_logins, when=all_of(multi_node, has_launches)))
-@only_if(all_of(multi_node, has_launches), "accounts", "the job has one node, or starts no ranks")
+@warning_check(
+    "RMT004", "accounts-differ", plan=combine_plans(plan_logins, when=all_of(runs_on_several_machines, has_launches))
+)
+@only_if(all_of(runs_on_several_machines, has_launches), "accounts", "the job has one node, or starts no ranks")
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.
 
@@ -478,9 +480,9 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a container may map ids.
     """
-    blind = tuple(unseen_bare(facts, "accounts"))
+    blind = tuple(unknown_bare_environments(facts, "accounts"))
     yield from blind
-    observed = bare(facts)
+    observed = bare_environments(facts)
     accounts = split({node: f"{seen.user or '?'} ({seen.uid})" for node, seen in observed.items() if seen.uid >= 0})
     if accounts is None:
         if not blind:

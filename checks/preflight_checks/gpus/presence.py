@@ -15,7 +15,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus, split, table
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
-from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest, scopes
+from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest_value, scopes
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **va
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
     """Return the number of GPUs that each node must have: as the job states, else one per rank on the node."""
-    held, ranks = largest(job, "gpus_per_node"), largest(job, "processes_per_node")
+    held, ranks = largest_value(job, "gpus_per_node"), largest_value(job, "processes_per_node")
     return held if held is not None and held[0] > 0 else ranks
 
 
@@ -88,22 +88,22 @@ def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
 
     Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
     """
-    wanted, named = expected_gpus(job), visible(job)
+    wanted, named = expected_gpus(job), visible_devices(job)
     return [
-        NodeGpu(node, gpu, _used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
+        NodeGpu(node, gpu, _is_used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
         for node, value in facts.observed(gpus).items()
         if value.vendor == "nvidia"
         for gpu in value.gpus
     ]
 
 
-def _used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...]) -> bool:
+def _is_used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...]) -> bool:
     if named:
         return any(name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name)) for name in named)
     return wanted is None or wanted >= device_count
 
 
-def visible(job: Job) -> tuple[str, ...]:
+def visible_devices(job: Job) -> tuple[str, ...]:
     """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if it is not set, or if the launches
     differ.
     """
@@ -112,7 +112,7 @@ def visible(job: Job) -> tuple[str, ...]:
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
-def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
+def differing_devices(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
     """Yield each device whose value differs from the value of more than half of its model: the device, its value, and
     the common one.
     """
@@ -163,10 +163,10 @@ def judge_devices(
     if not gpu_claims(job):
         yield not_applicable(subject, "nothing in the job requests GPUs")
         return
-    yield from _unexamined(facts, subject)
+    yield from _unexamined_verdicts(facts, subject)
     every = all_devices(job, facts)
     judged = [item for item in every if any(getattr(item.gpu, name) is not None for name in needs)]
-    yield from _unreadable(every, subject, needs)
+    yield from _unreadable_verdicts(every, subject, needs)
     faults = list(find_faults(judged))
     yield from findings(job, faults)
     faulty = {(fault.at.node, fault.at.gpu.index) for fault in faults}
@@ -186,7 +186,11 @@ def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
     for (kind, used), found in groups.items():
         first = found[0]
         nodes = tuple(dict.fromkeys(fault.at.node for fault in found))
-        other = "does not select it" if visible(job) else "uses fewer GPUs than the node has and may not use this one"
+        other = (
+            "does not select it"
+            if visible_devices(job)
+            else "uses fewer GPUs than the node has and may not use this one"
+        )
         spare = "" if used else f"; the job {other}"
         milder = not used and first.severity in (None, Severity.ERROR)
         yield failed(
@@ -211,7 +215,7 @@ def _commands(faults: Iterable[Fault]) -> list[Command]:
     return [Command(line, tuple(names)) for line, names in nodes.items()]
 
 
-def _unexamined(facts: Facts, subject: str) -> Iterator[Verdict]:
+def _unexamined_verdicts(facts: Facts, subject: str) -> Iterator[Verdict]:
     missing: dict[str, list[str]] = {}
     for seen in facts.each(gpus):
         if isinstance(seen.fact, Unavailable):
@@ -226,7 +230,7 @@ def _unexamined(facts: Facts, subject: str) -> Iterator[Verdict]:
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
 
-def _unreadable(every: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) -> Iterator[Verdict]:
+def _unreadable_verdicts(every: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) -> Iterator[Verdict]:
     missing: dict[str, list[str]] = {}
     for item in every:
         if not item.gpu.problem and not item.gpu.unread:
@@ -413,12 +417,14 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     odd = False
     peer_access = table("gpu_driver")["peer_access"]
     for same in reads.values():
-        verdict = _odd_pairs("peer access", same, lambda value: peer_access.get(str(value), str(value)), "-p2p r", job)
+        verdict = _odd_pairs_finding(
+            "peer access", same, lambda value: peer_access.get(str(value), str(value)), "-p2p r", job
+        )
         odd = odd or verdict is not None
         if verdict is not None:
             yield verdict
     for same in distances.values():
-        verdict = _odd_pairs("topology", same, lambda value: f"level {value}", "-m", job)
+        verdict = _odd_pairs_finding("topology", same, lambda value: f"level {value}", "-m", job)
         odd = odd or verdict is not None
         if verdict is not None:
             yield replace(verdict, severity=Severity.INFO)
@@ -429,7 +435,7 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield unknown("peer access", "no node reports it: a single GPU, a faulty one (see GPU011), or an old driver")
 
 
-def _odd_pairs(
+def _odd_pairs_finding(
     quantity: str, values: dict[str, tuple[int, ...]], describe: Callable[[int], str], option: str, job: Job
 ) -> Verdict | None:
     divided = split(values)

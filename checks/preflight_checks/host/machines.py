@@ -13,13 +13,13 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
     Split,
-    combined,
+    combine_plans,
+    has_several_nodes,
     known_facts,
-    multi_node,
     no_requests,
     on_every_node,
     only_if,
-    several_nodes,
+    runs_on_several_machines,
     size,
     split,
     table,
@@ -44,7 +44,7 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
 
 
 @check("CLK001", "clock-spread", plan=no_requests, severity=Severity.ERROR)
-@only_if(several_nodes, "clocks", "the job has one node")
+@only_if(has_several_nodes, "clocks", "the job has one node")
 def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clocks of all nodes agree to within a second.
 
@@ -108,9 +108,9 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     )
 
 
-@warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=several_nodes))
-@only_if(several_nodes, "time daemons", "the job has one node")
-@only_if(multi_node, "time daemons", "the nodes are one machine, with one clock")
+@warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=has_several_nodes))
+@only_if(has_several_nodes, "time daemons", "the job has one node")
+@only_if(runs_on_several_machines, "time daemons", "the nodes are one machine, with one clock")
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clock of every node is synchronized, if those of the others are.
 
@@ -197,7 +197,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         found = _split(observed, read)
         if found is not None and found.odd:
             has_finding = True
-            yield _differs(what, found, how, severity)
+            yield _difference_finding(what, found, how, severity)
     if len(observed) > 1 and not has_finding:
         yield passed(f"systems of {len(observed)} nodes")
 
@@ -221,7 +221,7 @@ def _split(observed: Mapping[str, Machine], read: Callable[[Machine], str]) -> S
     return split({node: text for node, value in observed.items() if (text := read(value))})
 
 
-def _differs(quantity: str, split: Split[str], how: str, severity: Severity | None) -> Verdict:
+def _difference_finding(quantity: str, split: Split[str], how: str, severity: Severity | None) -> Verdict:
     node, value = split.first_odd
     return failed(
         quantity,
@@ -298,12 +298,12 @@ def _offline(value: Machine) -> str:
 @check(
     "SYS006",
     "kernel-settings-differ",
-    plan=on_every_node(kernel_settings, when=multi_node),
+    plan=on_every_node(kernel_settings, when=runs_on_several_machines),
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
 )
-@only_if(multi_node, "kernel settings", "the job has one machine")
+@only_if(runs_on_several_machines, "kernel settings", "the job has one machine")
 def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel settings that affect jobs are the same on all nodes.
 
@@ -356,7 +356,7 @@ LOAD_PER_CORE = 1.5
 SWAP_SHARE = 0.1
 
 
-_plan = combined(plan_machines, on_every_node(activity))
+_plan = combine_plans(plan_machines, on_every_node(activity))
 
 
 @warning_check("SYS002", "node-busy", plan=_plan)

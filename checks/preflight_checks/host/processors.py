@@ -17,16 +17,16 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import (
     GIB,
     MIB,
-    combined,
+    combine_plans,
     comparable_limit,
     has_launches,
+    has_several_nodes,
     known_facts,
     missing_facts,
     on_every_node,
     only_if,
     processes_of_node,
     ranks_of_node,
-    several_nodes,
     size,
     warning_check,
     workers_of_rank,
@@ -444,7 +444,7 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
 @check(
     "LIM002",
     "memlock-limited",
-    plan=on_every_node(limits, when=several_nodes, needed_by=demand_claims, context=True),
+    plan=on_every_node(limits, when=has_several_nodes, needed_by=demand_claims, context=True),
     severity=Severity.ERROR,
 )
 def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -552,7 +552,7 @@ MIN_FREE_BYTES = GIB
 #: Bytes of a parameter with the optimizer in host memory: 32-bit master weight, momentum, variance and gradient
 #: (Ren et al., ZeRO-Offload, arXiv 2101.06840); and of the weights if they are offloaded, too.
 OFFLOADED_STATES, OFFLOADED_WEIGHT = 16, 2
-_memory_plan = combined(plan_machines, on_every_node(limits, when=has_launches, context=True))
+_memory_plan = combine_plans(plan_machines, on_every_node(limits, when=has_launches, context=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,14 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
-from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, requests_for, several_nodes
+from preflight_checks.plans import (
+    has_several_nodes,
+    known_facts,
+    no_requests,
+    only_if,
+    requests_for,
+    runs_on_several_machines,
+)
 from preflight_checks.probes.environment import server_place
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
@@ -29,9 +36,9 @@ from preflight_checks.requirements import (
     endpoints_on,
     fold,
     is_literal,
-    literal,
     nodes_share_machine,
     owner,
+    parse_address,
 )
 from preflight_checks.servers import endpoints_of
 
@@ -96,7 +103,7 @@ def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | N
         node = fleet.master
     if node is not None:
         return node.name
-    holders = set(_holders(facts).get(literal(endpoint.host), ()))
+    holders = set(_holders(facts).get(parse_address(endpoint.host), ()))
     if not holders:
         holders = {
             name
@@ -116,7 +123,7 @@ def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
         for item in fact.interfaces
         if not item.loopback
         for address in item.addresses
-        if (parsed := literal(address.address)) is not None
+        if (parsed := parse_address(address.address)) is not None
     )
 
 
@@ -441,8 +448,8 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(several_nodes, "hardware addresses", "the job has one node")
-@only_if(multi_node, "hardware addresses", "all nodes are this machine")
+@only_if(has_several_nodes, "hardware addresses", "the job has one node")
+@only_if(runs_on_several_machines, "hardware addresses", "all nodes are this machine")
 def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other machine answers for the address of a node.
 
@@ -503,7 +510,7 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "hardware addresses", "all nodes are one machine")
+@only_if(runs_on_several_machines, "hardware addresses", "all nodes are one machine")
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes have one hardware address on the network of the job.
 

@@ -416,7 +416,7 @@ MAGNITUDE_GAP = 10.0
 PROBES = (measure, listen, interfaces)
 
 
-def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
+def any_link_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
     """Return whether any link was measured; if none was, yield the reasons."""
     if len(fleet.nodes) < 2:
         yield not_applicable(subject, "the job has one node")
@@ -481,7 +481,7 @@ def _groups(
     yield group
 
 
-def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
+def inconclusive_verdicts(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
     """Yield `unknown` for outliers on busy nodes, and for outliers that could not be measured again in time."""
     busy = [item for item in found.every if kind in item.inconclusive]
     if busy:
@@ -510,7 +510,7 @@ def load_of(look: Measurement) -> str:
     return f"load average {' and '.join(shown)}" if shown else "load average not known"
 
 
-def covered(found: LinkFaults, fleet: Fleet) -> str:
+def coverage_text(found: LinkFaults, fleet: Fleet) -> str:
     """Return the number of measured pairs out of all pairs."""
     pairs = len({frozenset(item.pair) for item in found.every})
     # A node that was lost afterwards was measured all the same.

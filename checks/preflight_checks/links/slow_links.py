@@ -20,31 +20,31 @@ from preflight_checks.links.fleet_comparison import (
     FleetValues,
     JudgedDirection,
     LinkFaults,
-    covered,
+    any_link_measured,
+    coverage_text,
     direction,
     evidence_of,
     find,
     format_rate,
     format_time,
-    inconclusive,
+    inconclusive_verdicts,
     link_check,
     load_of,
     measurements_of,
-    some_measured,
     subject,
     times,
     values_and_cards,
 )
 from preflight_checks.network.nic_health import states_in_use
-from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if, warning_check
+from preflight_checks.plans import missing_facts, no_requests, only_if, runs_on_several_machines, warning_check
 from preflight_checks.probes.devices import pci
 from preflight_checks.probes.interfaces import carriers, interfaces, nic_states
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.rdma import RailSpeed, rdma, rdma_speed
-from preflight_checks.rdma.devices import Port, applies, ports_by_node
-from preflight_checks.rdma.port_health import automatic
+from preflight_checks.rdma.devices import Port, applicable_demand, ports_by_node
+from preflight_checks.rdma.port_health import automatic_gid
 from preflight_checks.requirements import backends, fold, nodes_share_machine
 
 
@@ -65,10 +65,10 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
     """
-    if not (yield from some_measured(fleet, facts, "packet loss")):
+    if not (yield from any_link_measured(fleet, facts, "packet loss")):
         return
     found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
-    yield from inconclusive(found, "lossy", "packet loss")
+    yield from inconclusive_verdicts(found, "lossy", "packet loss")
     for shape in found.shapes:
         yield _loss_finding(shape)
     if not found.shapes:
@@ -78,7 +78,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             if without
             else ""
         )
-        yield passed(f"packet loss: {covered(found, fleet)} tried{note}")
+        yield passed(f"packet loss: {coverage_text(found, fleet)} tried{note}")
 
 
 def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
@@ -129,10 +129,10 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
     """
-    if not (yield from some_measured(fleet, facts, "full frames")):
+    if not (yield from any_link_measured(fleet, facts, "full frames")):
         return
     found = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
-    yield from inconclusive(found, "narrow", "full frames")
+    yield from inconclusive_verdicts(found, "narrow", "full frames")
     may_use_rdma = "nccl" in backends(job)[0]
     for shape in found.shapes:
         yield _full_frame_finding(shape, certain=may_use_rdma)
@@ -140,7 +140,7 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not tried:
         yield unknown("full frames", "no datagram arrived between any two nodes; a firewall may block UDP")
     elif not found.shapes:
-        yield passed(f"full frames: {covered(found, fleet)} tried")
+        yield passed(f"full frames: {coverage_text(found, fleet)} tried")
 
 
 def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verdict:
@@ -182,7 +182,7 @@ _REPEATED_CHANGES = 3
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Read the counters again after the links have been tried."""
-    if multi_node(job, fleet) and any(True for _ in facts.each(dial)):
+    if runs_on_several_machines(job, fleet) and any(True for _ in facts.each(dial)):
         for node in fleet.reached:
             yield Request(probe_name(carriers), node.name)
 
@@ -228,7 +228,7 @@ def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "carriers", "all nodes are one machine")
+@only_if(runs_on_several_machines, "carriers", "all nodes are one machine")
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface in use keeps its carrier between the first and the last look of the run.
 
@@ -307,20 +307,18 @@ def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
     explains it, the result is inconclusive.
     """
-    if not (yield from some_measured(fleet, facts, "bandwidth")):
+    if not (yield from any_link_measured(fleet, facts, "bandwidth")):
         return
     # A link that loses, delays or truncates packets is slow for that reason, which LNK004 to LNK006 report.
     found = find(facts, ["slow"], lambda item: item.kinds == ("slow",), _best_rate)
-    yield from inconclusive(found, "slow", "bandwidth")
+    yield from inconclusive_verdicts(found, "slow", "bandwidth")
     for shape in found.shapes:
         yield _slow_finding(shape, found)
     if not found.shapes:
         rates = sorted(rate for item in found.every if (rate := item.measurements[0].rate_mbps) is not None)
         if rates:
-            yield passed(
-                f"bandwidth: {covered(found, fleet)} measured, {format_rate(rates[0])} to {format_rate(rates[-1])} "
-                f"over TCP"
-            )
+            spread = f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
+            yield passed(f"bandwidth: {coverage_text(found, fleet)} measured, {spread} over TCP")
         else:
             yield unknown("bandwidth", "no transfer completed, or round trips are too long for a short transfer")
 
@@ -384,7 +382,7 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
     """
-    if not (yield from some_measured(fleet, facts, "round trips")):
+    if not (yield from any_link_measured(fleet, facts, "round trips")):
         return
     found = find(
         facts,
@@ -393,13 +391,13 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         lambda item: min(look.quality.median_s for look in item.measurements),
     )
     for kind in ("late", "unsteady"):
-        yield from inconclusive(found, kind, "round trips")
+        yield from inconclusive_verdicts(found, kind, "round trips")
     for shape in found.shapes:
         yield _late_finding(shape, found.usual)
     if not found.shapes:
         trips = sorted(item.measurements[0].quality.median_s for item in found.every)
         yield passed(
-            f"round trips: {covered(found, fleet)} measured, medians {format_time(trips[0])} to "
+            f"round trips: {coverage_text(found, fleet)} measured, medians {format_time(trips[0])} to "
             f"{format_time(trips[-1])}"
         )
 
@@ -456,7 +454,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     nodes are left out.
     """
     subject_text = "bandwidth of the fabric"
-    if not (yield from some_measured(fleet, facts, subject_text)):
+    if not (yield from any_link_measured(fleet, facts, subject_text)):
         return
     cards = values_and_cards(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]
@@ -504,7 +502,7 @@ _DEADLINE_S = 12.0
 
 def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request writes between each node and two partners, on all pairs of usable ports, if RDMA is in demand."""
-    wanted = applies(job, fleet)
+    wanted = applicable_demand(job, fleet)
     if wanted is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
         return
     usable = {node: [port for port in found if port.is_usable] for node, found in ports_by_node(job, facts).items()}
@@ -539,7 +537,7 @@ def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
 
 
 def _end(port: Port) -> tuple[str, int, int]:
-    gid = automatic(port.port.gids) if port.port.link_layer == "Ethernet" else None
+    gid = automatic_gid(port.port.gids) if port.port.link_layer == "Ethernet" else None
     return port.device.name, port.port.number, gid.index if gid is not None else -1
 
 
@@ -583,7 +581,7 @@ class Rail:
     probes=(rdma_speed, listen, rdma),
     when="link",
 )
-@only_if(applies, "RDMA writes", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "RDMA writes", "the job uses no RDMA, or one machine")
 def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA writes over each pair of ports reach three quarters of the rate that the slower port reports.
 

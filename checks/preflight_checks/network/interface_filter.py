@@ -27,7 +27,16 @@ from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_c
 from preflight_checks.context.environment import observed_environments
 from preflight_checks.probes.environment import Environment
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements import Filter, backends, filter_of, filter_unresolved, filters, fold, literal, scopes
+from preflight_checks.requirements import (
+    Filter,
+    backends,
+    filter_of,
+    filter_unresolved,
+    filters,
+    fold,
+    parse_address,
+    scopes,
+)
 
 #: Interfaces for container traffic inside one machine, by their usual prefixes.
 CONTAINER_PREFIXES = (
@@ -177,13 +186,13 @@ _ADDRESSES = 1 << 16
 
 @functools.lru_cache(_ADDRESSES)
 def _is_link_local(address: str) -> bool:
-    found = literal(address)
+    found = parse_address(address)
     return found is not None and found.is_link_local
 
 
 @functools.lru_cache(_ADDRESSES)
 def _network(address: str, prefix: int) -> str:
-    found = literal(address)
+    found = parse_address(address)
     if found is None:
         raise ValueError(f"{address!r} is not an address")
     # From its integer value: as text it would be parsed three times.

@@ -19,13 +19,13 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     known_facts,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
     ranks_of_node,
+    runs_on_several_machines,
     warning_check,
     world_of,
 )
@@ -36,14 +36,14 @@ from preflight_checks.requirements import (
     endpoints,
     endpoints_on,
     fold,
+    has_parameter_servers,
     is_literal,
     is_multi_node,
-    is_ps,
     is_single_machine,
     owner,
     scopes,
     store_endpoints,
-    unreached,
+    unreached_nodes,
 )
 
 #: Ports that a rank uses besides one per other rank: store, bootstrap, listeners of NCCL's channels and proxies.
@@ -52,11 +52,11 @@ PORTS_PER_RANK = 64
 NEARLY_FULL = 0.9
 
 
-_plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks_of_node(job)[1])
+_plan = on_every_node(kernel_network, when=runs_on_several_machines, because=lambda job: ranks_of_node(job)[1])
 
 
 @check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR)
-@only_if(multi_node, "local ports", "the job runs on one machine")
+@only_if(runs_on_several_machines, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The range of local ports is large enough for the connections of all ranks on a node.
 
@@ -114,11 +114,11 @@ def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
 @check(
     "NET002",
     "fixed-port-given-out-by-kernel",
-    plan=combined(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
+    plan=combine_plans(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
     severity=Severity.INFO,
 )
 @only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
-@only_if(multi_node, "fixed ports", "the job runs on one machine")
+@only_if(runs_on_several_machines, "fixed ports", "the job runs on one machine")
 def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel does not give the job's fixed ports to outgoing connections.
 
@@ -158,7 +158,7 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 @check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR)
-@only_if(multi_node, "connection tracking", "the job runs on one machine")
+@only_if(runs_on_several_machines, "connection tracking", "the job runs on one machine")
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
 
@@ -212,7 +212,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
 
 
 @warning_check("NET004", "neighbour-table-small", plan=_plan)
-@only_if(multi_node, "neighbours", "the job runs on one machine")
+@only_if(runs_on_several_machines, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's neighbour table has room for all nodes of the job.
 
@@ -260,7 +260,7 @@ _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
 
 
 @warning_check("NET005", "listen-backlog-small", plan=_plan)
-@only_if(multi_node, "listen backlog", "the job runs on one machine")
+@only_if(runs_on_several_machines, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The listen backlog of rank 0's store has room for all ranks.
 
@@ -344,7 +344,7 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     If several nodes are one machine, only ports that the job's files name are tried.
     """
     bindings = list(_bound_endpoints(job, fleet))
-    silent = unreached(fleet)
+    silent = unreached_nodes(fleet)
     if silent and any(endpoint.port for endpoint in endpoints_on(job, fleet)):
         yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
     elif not bindings:
@@ -369,7 +369,7 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield _judge(endpoint, subject, fact, fact.fact.value)
     for endpoint, nodes in elsewhere.items():
         if endpoint not in decided:
-            yield _no_holder(endpoint, nodes)
+            yield _no_holder_finding(endpoint, nodes)
 
 
 def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: PortState) -> Verdict:
@@ -424,7 +424,7 @@ def _holder_text(state: PortState) -> str:
     return ""
 
 
-def _no_holder(endpoint: Endpoint, nodes: list[str]) -> Verdict:
+def _no_holder_finding(endpoint: Endpoint, nodes: list[str]) -> Verdict:
     return failed(
         f"{endpoint.what} {endpoint.host}",
         f"{endpoint.what} must bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is not an address of any of "
@@ -445,7 +445,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
     if not is_single_machine(fleet) or not fleet.reached:
         return
     endpoints = store_endpoints(job)
-    if is_ps(job) or not endpoints or not endpoints[0].named:
+    if has_parameter_servers(job) or not endpoints or not endpoints[0].named:
         yield Request(probe_name(free_ports), fleet.reached[0].name, {"count": _MAX_PORTS, "job": job.name})
 
 

@@ -12,7 +12,15 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if, split, warning_check
+from preflight_checks.plans import (
+    known_facts,
+    missing_facts,
+    on_every_node,
+    only_if,
+    runs_on_several_machines,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
@@ -21,10 +29,10 @@ from preflight_checks.requirements import (
     backends,
     filter_of,
     filter_unresolved,
+    find_node,
     fold,
     is_literal,
     is_multi_node,
-    named,
     nodes_share_machine,
     scopes,
     server_endpoints,
@@ -192,7 +200,7 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     host = endpoint.host
-    listening = named(fleet, host) if endpoint.kind == "rendezvous" else None
+    listening = find_node(fleet, host) if endpoint.kind == "rendezvous" else None
     listening = listening or fleet.master
     observed = facts.observed(interfaces)
     good: list[str] = []
@@ -247,7 +255,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         )
     for holder in sorted({holder for _found, holder in elsewhere.values()}):
         nodes = {node: found for node, (found, h) in elsewhere.items() if h == holder}
-        yield _other_listener(endpoint, nodes, holder, listening.name if listening else "node 0")
+        yield _other_listener_finding(endpoint, nodes, holder, listening.name if listening else "node 0")
     if good and not (dead or to_self or elsewhere):
         yield passed(f"{host}: resolves on {len(good)} nodes")
 
@@ -260,7 +268,7 @@ def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
     return "" if observed else "?"
 
 
-def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
+def _other_listener_finding(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
     some = next(iter(nodes.values()))
     whose = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
@@ -275,7 +283,7 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
     )
 
 
-def misresolved(facts: Facts) -> set[tuple[str, str]]:
+def misresolved_hosts(facts: Facts) -> set[tuple[str, str]]:
     """Return pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
     return {
         (seen.node, seen.fact.value.name)
@@ -391,7 +399,7 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 @check("NAM003", "name-differs-between-nodes", plan=_plan_names, severity=Severity.ERROR, probes=(resolve_many,))
-@only_if(multi_node, "names of the nodes", "the job runs on one machine")
+@only_if(runs_on_several_machines, "names of the nodes", "the job runs on one machine")
 def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
 
@@ -419,7 +427,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             answers.setdefault(found.name, {})[node] = found
     faults: dict[tuple[str, str, bool], dict[str, str]] = {}
     for name, on in answers.items():
-        for node, what in _odd_nodes(on, owner=named(fleet, name), certain=name in spelled).items():
+        for node, what in _odd_nodes(on, owner=find_node(fleet, name), certain=name in spelled).items():
             source = " (its /etc/hosts)" if name in files[node] else ""
             faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
     groups = grouped(((tuple(names), what, certain), node) for (node, what, certain), names in faults.items())
@@ -464,10 +472,10 @@ def _answer(lookup: Lookup) -> str:
 @check(
     "NAM004",
     "two-names-of-one-machine",
-    plan=on_every_node(identity, when=multi_node, because=store_claims),
+    plan=on_every_node(identity, when=runs_on_several_machines, because=store_claims),
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "machines", "the job runs on one machine")
+@only_if(runs_on_several_machines, "machines", "the job runs on one machine")
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names in the node list belong to different machines.
 
@@ -626,7 +634,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @warning_check("NAM006", "name-look-ups-slow", plan=_plan_names, probes=(resolve_many, identity))
-@only_if(multi_node, "look-ups", "the job runs on one machine")
+@only_if(runs_on_several_machines, "look-ups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Look-ups do not wait for a dead name server.
 

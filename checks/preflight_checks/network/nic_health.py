@@ -12,7 +12,15 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
-from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if, split, warning_check
+from preflight_checks.plans import (
+    gated_by,
+    known_facts,
+    on_every_node,
+    only_if,
+    runs_on_several_machines,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.interfaces import NicState, NicStates, interfaces, nic_states
 from preflight_checks.requirements import backend_claims, fold
 
@@ -25,7 +33,7 @@ MIN_ERRORS = 100
 EXTRA_CHANGES = 20
 
 
-_plan = on_every_node(interfaces, nic_states, when=multi_node, because=backend_claims)
+_plan = on_every_node(interfaces, nic_states, when=runs_on_several_machines, because=backend_claims)
 
 
 #: The interface in use and its state, by node.
@@ -53,8 +61,8 @@ def _known_states(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generat
 
 
 @warning_check("NIC008", "interface-speed-differs", plan=_plan)
-@only_if(multi_node, "speed", "the job runs on one machine")
-@given(partial(_known_states, subject="speed"))
+@only_if(runs_on_several_machines, "speed", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="speed"))
 def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interfaces in use run at one speed, in full duplex.
 
@@ -109,8 +117,8 @@ def _speed_text(mbps: int) -> str:
 
 
 @check("NIC009", "bond-degraded", plan=_plan, severity=Severity.WARNING)
-@only_if(multi_node, "bonds", "the job runs on one machine")
-@given(partial(_known_states, subject="bonds"))
+@only_if(runs_on_several_machines, "bonds", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="bonds"))
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """Every member of a bond in use has a link, and bonds have one mode on all nodes.
 
@@ -159,8 +167,8 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
 
 
 @warning_check("NIC010", "interface-errors", plan=_plan)
-@only_if(multi_node, "errors", "the job runs on one machine")
-@given(partial(_known_states, subject="errors"))
+@only_if(runs_on_several_machines, "errors", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="errors"))
 def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
 
@@ -229,8 +237,8 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
 
 
 @warning_check("NIC011", "nic-driver-differs", plan=_plan)
-@only_if(multi_node, "drivers", "the job runs on one machine")
-@given(partial(_known_states, subject="drivers"))
+@only_if(runs_on_several_machines, "drivers", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="drivers"))
 def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """The network cards in use have one driver and one firmware version.
 
@@ -273,8 +281,8 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
 
 
 @warning_check("NIC012", "two-interfaces-in-one-network", plan=_plan)
-@only_if(multi_node, "interfaces of one network", "the job runs on one machine")
-@given(partial(_known_states, subject="interfaces of one network"))
+@only_if(runs_on_several_machines, "interfaces of one network", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="interfaces of one network"))
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
     """No second interface is in the network of the one in use, unless kernel rules separate them.
 

@@ -49,13 +49,13 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.names import lookups
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
+    has_several_nodes,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
     requests_for,
-    several_nodes,
+    runs_on_several_machines,
     split,
     warning_check,
 )
@@ -119,7 +119,7 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
         use = _interface_of_filter(job, node, fact.interfaces, around.get(node, ()))
-        use = use or used(job, node, fact.interfaces, own.get(node, ()))
+        use = use or interface_in_use(job, node, fact.interfaces, own.get(node, ()))
         if use is not None:
             found[node] = use
     return found
@@ -148,7 +148,9 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     return {node: use for node, use in uses.items() if not unusable_reason(use.interface, several=True)}
 
 
-def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
+def interface_in_use(
+    job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()
+) -> UsedInterface | None:
     """Return the interface in use of one node; None if unknown. `own` holds the addresses of the node's own name."""
     choice = chosen(job, node, observed)
     if choice is not None:
@@ -339,7 +341,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @warning_check("NIC003", "mtu-differs", plan=_plan_route)
-@only_if(several_nodes, "MTU", "the job has one node")
+@only_if(has_several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
 
@@ -387,7 +389,7 @@ PEERS, FEWER, MANY = 16, 4, 1024
 Pair = tuple[str, str]
 
 
-_plan = on_every_node(interfaces, when=multi_node, because=backend_claims)
+_plan = on_every_node(interfaces, when=runs_on_several_machines, because=backend_claims)
 
 
 def _chooses_by_default(job: Job, fleet: Fleet) -> bool:
@@ -403,7 +405,7 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
 @check(
     "NIC004",
     "nccl-default-interface-unsuitable",
-    plan=combined(_plan, when=_chooses_by_default),
+    plan=combine_plans(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
 )
 @only_if(_chooses_by_default, "NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
@@ -477,10 +479,10 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
 @check(
     "NIC005",
     "address-on-several-nodes",
-    plan=combined(_plan, on_every_node(identity, when=multi_node)),
+    plan=combine_plans(_plan, on_every_node(identity, when=runs_on_several_machines)),
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "addresses", "the job runs on one machine")
+@only_if(runs_on_several_machines, "addresses", "the job runs on one machine")
 def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes use the same address.
 
@@ -522,7 +524,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
 
 @warning_check("NIC006", "interface-in-another-network", plan=_plan)
-@only_if(multi_node, "networks", "the job runs on one machine")
+@only_if(runs_on_several_machines, "networks", "the job runs on one machine")
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.
 
@@ -591,7 +593,7 @@ def _claims(job: Job, use: UsedInterface) -> tuple[Claim, ...]:
 @check(
     "NIC007", "no-route-to-peer", plan=_plan_routes, when="link", severity=Severity.ERROR, probes=(interfaces, routes)
 )
-@only_if(multi_node, "routes between nodes", "the job runs on one machine")
+@only_if(runs_on_several_machines, "routes between nodes", "the job runs on one machine")
 def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel of every node has a route to the addresses that the other nodes publish, over the interface in use.
 

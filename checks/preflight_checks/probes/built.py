@@ -141,7 +141,7 @@ def nccl_text(number: int) -> str:
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
-def required(framework: str) -> dict[str, str]:
+def pinned_versions(framework: str) -> dict[str, str]:
     """Return the versions of cuDNN and NCCL that the framework's distribution pins."""
     from importlib import metadata  # Takes longer to import than most probes run.
 

@@ -318,12 +318,12 @@ def _is_head(words: Sequence[str]) -> bool:
 
 def _listeners(ports: set[int]) -> dict[int, set[int]]:
     """Return the processes that listen on these ports; processes whose descriptors may not be read are left out."""
-    from preflight_checks.probes.ports import holders_of, vacant
+    from preflight_checks.probes.ports import holders_of, is_vacant
 
     found: dict[int, set[int]] = {}
     for port in sorted(ports)[:MAX_LISTED]:
         # A list of all sockets from the kernel costs as much as everything else here.
-        if vacant(port):
+        if is_vacant(port):
             continue
         for holder in holders_of(port):
             if holder.pid and holder.listening:
@@ -511,7 +511,7 @@ def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
         if match is None:
             continue
         kind = "sxid" if "SXid" in line else "xid"
-        key = (kind, int(match.group(2)), address(match.group(1)))
+        key = (kind, int(match.group(2)), kernel_pci_address(match.group(1)))
         count = found[key].count + 1 if key in found else 1
         text = (match.group(3) or "").strip()[:200]
         last = found[key].last_age_s if key in found else None
@@ -520,7 +520,7 @@ def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
     return [found[key] for key in sorted(found)]
 
 
-def address(errors: str) -> str:
+def kernel_pci_address(errors: str) -> str:
     """Convert the driver's `0000:3B:00` to the kernel's `0000:3b:00.0`."""
     errors = errors.lower()
     return errors if "." in errors else errors + ".0"

@@ -37,7 +37,7 @@ class Dynamic:
     runpath: list[str] = field(default_factory=list)
 
 
-def dynamic(path: str) -> Dynamic | None:
+def read_dynamic_section(path: str) -> Dynamic | None:
     """Return the dynamic section of the library at `path`; None if there is none that can be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -108,7 +108,7 @@ class LibraryLookup:
 
 
 @functools.lru_cache(maxsize=1)
-def cached() -> dict[str, str]:
+def loader_cache() -> dict[str, str]:
     """Return the loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
     try:
         text = command.run(["ldconfig", "-p"], deadline_s=2.0, max_output_bytes=4 << 20).output
@@ -137,8 +137,8 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
             path = os.path.join(folder, name)
             if os.path.isfile(path):
                 return LibraryLookup(name, path, via)
-    if name in cached():
-        return LibraryLookup(name, cached()[name], "the loader's cache (ldconfig)")
+    if name in loader_cache():
+        return LibraryLookup(name, loader_cache()[name], "the loader's cache (ldconfig)")
     for pattern in DEFAULT_FOLDERS:
         for path in glob.glob(os.path.join(pattern, name)):
             if os.path.isfile(path):

@@ -38,7 +38,7 @@ from preflight_checks.probes.links import (
     welcome,
     words_of,
 )
-from preflight_checks.probes.ports import OTHER_RUN, bound, holders_of
+from preflight_checks.probes.ports import OTHER_RUN, bind_socket, holders_of
 
 #: A connection that is silent for this long is dropped, and one without a complete greeting by then.
 IDLE_S, GREETING_S = 12.0, 3.0
@@ -139,11 +139,11 @@ def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
     until = time.monotonic() + timeout_s
     while True:
         try:
-            found = bound(socket.AF_INET6, ("::", port), both=True)
+            found = bind_socket(socket.AF_INET6, ("::", port), both=True)
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                found = bound(socket.AF_INET, ("0.0.0.0", port))
+                found = bind_socket(socket.AF_INET, ("0.0.0.0", port))
                 break
             if time.monotonic() >= until:
                 raise
@@ -305,7 +305,7 @@ class _Server:
                 data, extra, _, source = datagrams.recvmsg(65536, OVERFLOW_BYTES)
             except OSError:
                 return
-            self._overflown = overflown(extra, self._overflown)
+            self._overflown = overflow_count(extra, self._overflown)
             if len(data) < DATAGRAM.size or len(self._trains) > 100000:
                 continue
             id, number = DATAGRAM.unpack_from(data)
@@ -338,7 +338,7 @@ def count_overflow(datagrams: socket.socket) -> None:
         pass
 
 
-def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
+def overflow_count(extra: list[tuple[int, int, bytes]], known: int) -> int:
     """Return the overflow count in a datagram; `known` if the datagram carries none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:

@@ -24,7 +24,7 @@ from preflight_checks.probes.link_listener import (
     dropped_by_kernel,
     forbid_fragmentation,
     largest_datagram,
-    overflown,
+    overflow_count,
     send_train,
     transfer,
 )
@@ -347,7 +347,7 @@ class _Counting:
                 continue
             try:
                 data, extra, _, _ = self._datagrams.recvmsg(65536, OVERFLOW_BYTES)
-                self.overflown = overflown(extra, self.overflown)
+                self.overflown = overflow_count(extra, self.overflown)
                 self._count += len(data) >= DATAGRAM.size
             except OSError:
                 return

@@ -123,7 +123,7 @@ def family_of(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def unacknowledged(stream: socket.socket) -> int:
+def unacknowledged_bytes(stream: socket.socket) -> int:
     """Return bytes in the send queue that the other side's kernel has not acknowledged."""
     try:
         return int(struct.unpack("=i", fcntl.ioctl(stream.fileno(), _TIOCOUTQ, b"\0\0\0\0"))[0])
@@ -585,7 +585,7 @@ def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float 
                 sent += stream.send(data[sent : sent + (1 << 18)])
             except BlockingIOError:
                 pass
-        used = sent - unacknowledged(stream)
+        used = sent - unacknowledged_bytes(stream)
         if used > best:
             best, moved = used, now
         if sent > used and now - moved >= timeout_s:

@@ -132,7 +132,7 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
+def run_within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
     """Return the result of `read`, or `otherwise` if it is late; `read` then continues in a thread that nothing waits
     for.
     """
@@ -146,7 +146,7 @@ def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
 def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
     """Return the addresses of `name`, waiting at most `limit_s` seconds."""
     late = Lookup(name, [], "timeout", f"no answer from the resolver within {limit_s:.1f} s", limit_s, own)
-    return within(limit_s, lambda: _timed_lookup(name, own), late)
+    return run_within(limit_s, lambda: _timed_lookup(name, own), late)
 
 
 def _timed_lookup(name: str, own: bool = False) -> Lookup:

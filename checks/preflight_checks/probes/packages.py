@@ -117,7 +117,7 @@ def importable(params: dict[str, Any]) -> Importable:
         except Exception as error:  # a finder of the job's own, or a damaged package
             undecided[name] = f"{type(error).__name__}: {error}"
     if missing:
-        provided = _provided()
+        provided = _providers()
         missing = {name: provided.get(name, "") for name in missing}
     return Importable(sys.executable or "", found, missing, [entry for entry in sys.path if entry][:50], undecided)
 
@@ -129,7 +129,7 @@ def _is_found(name: str, beside: list[str]) -> bool:
     return machinery.PathFinder.find_spec(name, [os.getcwd(), *beside]) is not None
 
 
-def _provided() -> dict[str, str]:
+def _providers() -> dict[str, str]:
     """Return the distribution that its metadata names as the provider of each top-level package."""
     from importlib import metadata  # Takes longer to import than most probes run.
 

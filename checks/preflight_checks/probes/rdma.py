@@ -20,7 +20,7 @@ from preflight.agent.process import list_folder, read_numbers, read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.gpus import kernel_driver
 from preflight_checks.probes.links import command, exchange_hello, family_of
-from preflight_checks.probes.ports import listens
+from preflight_checks.probes.ports import is_listening
 
 INFINIBAND = "/sys/class/infiniband"
 #: A healthy device is read in milliseconds, its table of GIDs included.
@@ -408,7 +408,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
     threading.Thread(target=run, daemon=True).start()
     ends = time.monotonic() + START_S
     while time.monotonic() < ends and not failed:
-        if listens(tcp_port):
+        if is_listening(tcp_port):
             return {"listens": tcp_port}
         time.sleep(0.02)
     return {"error": failed[0] if failed else f"{name} did not listen within {START_S:g} s"}

@@ -16,7 +16,7 @@ from preflight_checks.context.copies import odd_sizes
 from preflight_checks.gpus.health import expected_speeds, model_of
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
-from preflight_checks.plans import given, split
+from preflight_checks.plans import gated_by, split
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.rdma import rdma
@@ -25,7 +25,7 @@ from preflight_checks.requirements import fold, is_multi_node, known_int, scopes
 from preflight_checks.smoke.gpu_floors import gpus_of
 from preflight_checks.smoke.plan import FACT, SmokeRun, complete_run, count, smoke_check
 from preflight_checks.smoke.ranks import may_fail_by_injection
-from preflight_checks.smoke.transport import by_sockets
+from preflight_checks.smoke.transport import uses_sockets
 from preflight_checks.storage.paths import too_few_data_files
 from reference_trainer.collective.bandwidth import Window
 from reference_trainer.collective.rank import RankReport
@@ -75,8 +75,8 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
     busy = statistics.median(_waited_share(report) for _, report in timed) > BUSY_SHARE
-    slow = _stragglers(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
-    exchanging = _stragglers(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
+    slow = _stragglers(timed, computing_s, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
+    exchanging = _stragglers(timed, _exchanging_s, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
     crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited_share(r) > CROWDED_SHARE]
     known = {item.rank for item in slow}
     others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
@@ -85,7 +85,7 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
 
 @smoke_check("SMK005", "straggler", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay")
-@given(complete_run)
+@gated_by(complete_run)
 def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """No rank computes or communicates far more slowly than the others.
 
@@ -121,19 +121,19 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
     for node in dict.fromkeys(item.node for item in found):
         yield _straggler_finding(node, [item for item in found if item.node == node], by_rank, uneven)
     if not found:
-        times = sorted(computing(report.windows[0]) or 0.0 for _, report in reports)
+        times = sorted(computing_s(report.windows[0]) or 0.0 for _, report in reports)
         yield passed(
             f"pace of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for one piece of work"
             + (f"; the machines are alike, but the job's own work is not: {'; '.join(uneven)}" if uneven else "")
         )
 
 
-def computing(window: Window) -> float | None:
+def computing_s(window: Window) -> float | None:
     """Return the median time, in seconds, of one piece of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
-def _exchanging(window: Window) -> float | None:
+def _exchanging_s(window: Window) -> float | None:
     return statistics.median(window.exchange_s) if window.exchange_s else None
 
 
@@ -194,7 +194,7 @@ def _straggler_finding(
         cause = f"took {first.factor:.1f} times as long as the median rank for the same work, in both windows"
     if held > THROTTLED_SHARE:
         cause += f"; a control group's quota held it back for {held:.0%} of the time"
-    paces = ", ".join(f"{(computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
+    paces = ", ".join(f"{(computing_s(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
         f"{ranks} on {node} {cause}; every step of the job would wait for it"
@@ -275,7 +275,7 @@ class CollectiveSpeed:
 
 
 @smoke_check("SMK011", "collectives-slower-than-links", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(complete_run)
+@gated_by(complete_run)
 def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Collectives reach the bandwidth of the links between the nodes.
 
@@ -300,7 +300,7 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
         yield not_applicable("bus bandwidth", _missing_reason(run.reports))
         return
     summary = _summary(speeds, measured)
-    reason = _inconclusive(measured, facts)
+    reason = _inconclusive_reason(measured, facts)
     if reason:
         yield unknown("bus bandwidth", f"inconclusive: {reason}; {summary}")
         return
@@ -363,7 +363,7 @@ def _missing_reason(reports: Reports) -> str:
     return fold(skipped) or "no collective was timed"
 
 
-def _inconclusive(reports: Reports, facts: Facts) -> str:
+def _inconclusive_reason(reports: Reports, facts: Facts) -> str:
     """Return why times do not reflect the network; empty if they do."""
     if reports[0][1].backend != "gloo":
         return ""
@@ -423,7 +423,7 @@ class Fabric:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
-@given(complete_run)
+@gated_by(complete_run)
 def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards carry.
 
@@ -489,7 +489,7 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
         return Fabric("a shared GPU", unknown="several ranks share a GPU")
     if len(nodes) == 1:
         return _node_fabric(job, facts)
-    sockets = {by_sockets(report) for _, report in measured}
+    sockets = {uses_sockets(report) for _, report in measured}
     if sockets == {False}:
         return _rdma_fabric(job, facts, measured, nodes)
     if sockets == {True}:

@@ -29,9 +29,9 @@ from preflight_checks.smoke.plan import (
     count,
     details,
     group_run_of,
-    missing_run,
-    numbered,
-    observed,
+    missing_run_verdict,
+    numbered_ranks,
+    observed_state,
     plan_of,
     plan_smoke,
     ranks_of,
@@ -133,14 +133,16 @@ def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: A
             return passed(f"{began}; named {named_s - at_s:.1f} s later")
         if right:
             seen = f"named {named_s - at_s:.1f} s later"
-            return _missed(found, f"{began}, and was {seen}; expected at most {limit:g} s", seen)
+            return _missed_fault_verdict(found, f"{began}, and was {seen}; expected at most {limit:g} s", seen)
         seen = culprit.because if culprit is not None else "no process was named"
-        return _missed(found, f"{began}; {seen}", seen)
+        return _missed_fault_verdict(found, f"{began}; {seen}", seen)
     ended_s = max(record.finished_s for record in run.records) - at_s
     how = _delay_evidence(run, found) if fault.kind == "delay" else _result_finding(job, fleet, facts, found)
     if how:
         return passed(f"{began}; named when the run ended, {ended_s:.1f} s later: {how}")
-    return _missed(found, f"{began}, and no finding at the end of the run names it", "no process was named")
+    return _missed_fault_verdict(
+        found, f"{began}, and no finding at the end of the run names it", "no process was named"
+    )
 
 
 def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
@@ -156,10 +158,10 @@ def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began
     if after_s <= REPLACED_S:
         return passed(f"{began}; {who} took its place {after_s:.1f} s later")
     seen = f"{who} took its place {after_s:.1f} s later"
-    return _missed(found, f"{began}, and {seen}; expected at most {REPLACED_S:g} s", seen)
+    return _missed_fault_verdict(found, f"{began}, and {seen}; expected at most {REPLACED_S:g} s", seen)
 
 
-def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
+def _missed_fault_verdict(found: AppliedFault, message: str, seen: str) -> Verdict:
     return failed(
         f"injected fault {found.fault.option_text}",
         message,
@@ -400,7 +402,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     tried, so a fault may involve more nodes than the smallest hanging group, or fewer.
     """
     run = run_of(job, facts)
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     if early is not None:
         yield early
         return
@@ -426,7 +428,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     differing = protocol_differences(job, facts) if run.culprit.kind in ("dead", "stuck") else {}
     if differing:
-        yield _blocked_by_difference(run, run.culprit, differing)
+        yield _protocol_difference_verdict(run, run.culprit, differing)
         return
     yield _culprit_finding(run, run.culprit, found)
     undecided = _undecided_nodes(run, run.culprit, found)
@@ -442,7 +444,7 @@ def _is_cleared(run: SmokeRun, culprit: Culprit, found: Answer) -> bool:
     return found.kind == "open" and culprit.rank is not None and not found.hanging and set(run.nodes) <= {*found.sound}
 
 
-def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
+def _protocol_difference_verdict(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
     """Return the verdict on ranks that use different protocols: the first to hang or crash need not have the fault."""
     names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
     where = (
@@ -451,7 +453,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
     return failed(
         "smoke run",
         f"{names} differs {where} (ENV020), which is the likely cause: {culprit.because}",
-        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
+        at=Evidence(FACT, observed_state(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=nodes,
         remedy=f"Give {names} the same value on every node, then run again.",
@@ -511,14 +513,14 @@ def _culprit_finding(run: SmokeRun, culprit: Culprit, found: Answer | None) -> V
         )
     subject = f"rank {culprit.rank} on {culprit.node}" if culprit.rank is not None else "smoke run"
     waiting = (
-        f"; {numbered(culprit.waiting)} could not continue because of it"
+        f"; {numbered_ranks(culprit.waiting)} could not continue because of it"
         if culprit.waiting and culprit.rank is not None
         else ""
     )
     return failed(
         subject,
         f"{culprit.because}{waiting}{tried}",
-        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
+        at=Evidence(FACT, observed_state(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=_nodes(run, found),
         remedy=remedy,
@@ -544,7 +546,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: none known.
     """
     run = run_of(job, facts)
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     if early is not None:
         yield early if not early.required else unknown("master endpoint", "blocked by SMK001: no rank ran")
         return

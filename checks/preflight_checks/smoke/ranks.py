@@ -107,7 +107,7 @@ def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
             fault = fleet.smoke_options.injected_fault
             found = applied_fault(fleet, facts) if fault is not None and fault.kind in kinds else None
             for verdict in judge(job, fleet, facts):
-                yield _expected(verdict, found) if found is not None and _is_caused_by(verdict, found) else verdict
+                yield _as_expected(verdict, found) if found is not None and _is_caused_by(verdict, found) else verdict
 
         return judged
 
@@ -120,7 +120,7 @@ def _is_caused_by(verdict: Verdict, found: AppliedFault) -> bool:
     return found.fault.kind in ("loss", "double", "flip") or found.node in verdict.nodes
 
 
-def _expected(verdict: Verdict, found: AppliedFault) -> Verdict:
+def _as_expected(verdict: Verdict, found: AppliedFault) -> Verdict:
     message = f"as expected of the injected fault {found.fault.option_text}: {verdict.message}"
     return replace(
         verdict, message=message, severity=Severity.INFO, remedy="Nothing: this fault was injected on request."
@@ -263,12 +263,12 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     untested = ""
     if len(short) < len(usable) and {NCCL, GLOO} <= names:
         untested = (
-            f"the job uses NCCL or Gloo, and {fold(short)} {has(short)} too few GPUs for NCCL: if each rank decides by "
-            "the GPUs that it finds, they never meet"
+            f"the job uses NCCL or Gloo, and {fold(short)} {has_or_have(short)} too few GPUs for NCCL: if each rank "
+            "decides by the GPUs that it finds, they never meet"
         )
     elif names and not names & {NCCL, GLOO}:
         untested = f"the job's backend {fold(sorted(names))} was not tested"
-    return Backend(GLOO, f"Gloo, because {fold(short)} {has(short)} too few GPUs for NCCL", claims, untested)
+    return Backend(GLOO, f"Gloo, because {fold(short)} {has_or_have(short)} too few GPUs for NCCL", claims, untested)
 
 
 def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
@@ -282,7 +282,7 @@ def _are_known(facts: Facts, node: str) -> bool:
     return isinstance(facts.of(gpus, node), Observed) and isinstance(facts.of(packages, node), Observed)
 
 
-def has(nodes: Sequence[str]) -> str:
+def has_or_have(nodes: Sequence[str]) -> str:
     """Return `has` or `have`."""
     return "has" if len(nodes) == 1 else "have"
 

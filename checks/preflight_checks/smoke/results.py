@@ -14,7 +14,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import given, requests_for, warning_check
+from preflight_checks.plans import gated_by, requests_for, warning_check
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import BUSY_SHARE, ON_CPU, ON_GPU
@@ -23,8 +23,8 @@ from preflight_checks.smoke.plan import (
     SmokeRun,
     complete_run,
     count,
-    incomplete,
-    numbered,
+    incomplete_run_verdict,
+    numbered_ranks,
     plan_of,
     plan_smoke,
     run_of,
@@ -150,8 +150,8 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     own_s = first.stage_s[stage]
     yield failed(
         f"stage {stage} on {node}",
-        f"stage {stage} ({numbered([rank])} on {node}) takes {own_s * 1e3:.3g} ms for a microbatch, the median of the "
-        f"others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at its pace; {texts}",
+        f"stage {stage} ({numbered_ranks([rank])} on {node}) takes {own_s * 1e3:.3g} ms for a microbatch, the median "
+        f"of the others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at its pace; {texts}",
         at=Evidence(
             FACT,
             f"{own_s * 1e3:.3g} ms for a microbatch on {device}, {report.waited or 0.0:.0%} of it without a processor",
@@ -169,7 +169,7 @@ def _stage_reports(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | 
     planned = plan_of(job, fleet, facts).pipeline if fleet.nodes else None
     if planned is None or planned.reason:
         return not_applicable("pipeline", planned.reason if planned is not None else "the job has no known nodes")
-    early = incomplete(job, fleet, run)
+    early = incomplete_run_verdict(job, fleet, run)
     if early is not None:
         return early
     found = [(node, r.rank, r.device, r.pipeline) for node, r in run.reports if r.pipeline is not None]
@@ -215,7 +215,7 @@ _LEARNING_STEPS = 5
 
 @smoke_check("SMK002", "wrong-collective-result", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(complete_run)
+@gated_by(complete_run)
 def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Sums with exactly known results are correct on every rank.
 
@@ -277,11 +277,13 @@ def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> t
     receivers = sorted({receiver for _, receiver in pairs} & nodes.keys())
     seeing = tuple(dict.fromkeys(node for node, _ in wrong))
     if len(senders) == 1 and receivers and receivers != senders:
-        text = f"; the wrong part of each all_to_all was sent by {numbered(senders)} to {numbered(receivers)}"
+        text = (
+            f"; the wrong part of each all_to_all was sent by {numbered_ranks(senders)} to {numbered_ranks(receivers)}"
+        )
         ends = senders if len(receivers) > 1 else [*senders, *receivers]
         return tuple(dict.fromkeys(nodes[rank] for rank in ends)), text
     if len(receivers) == 1:
-        return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered(receivers)}"
+        return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered_ranks(receivers)}"
     if len(seeing) < len(set(nodes.values())) or len(seeing) == 1:
         return seeing, ""
     return (), "; every node sees wrong results, so their origin is unknown"
@@ -311,7 +313,7 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
 
 @smoke_check("SMK003", "ranks-disagree-after-training", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(complete_run)
+@gated_by(complete_run)
 def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """After a few training steps every rank holds the same weights, and the model has learned.
 
@@ -353,17 +355,17 @@ def _digests(run: SmokeRun) -> dict[int, str]:
 def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[Verdict]:
     owners = {report.rank: node for node, report in run.reports}
     digests = _digests(run)
-    apart = list(_disagreement(run, owners, digests, processors)) if len(set(digests.values())) > 1 else []
+    apart = list(_disagreement_verdicts(run, owners, digests, processors)) if len(set(digests.values())) > 1 else []
     yield from apart
     for node, report in run.reports:
         yield from _rank_faults(node, report)
     # One rank that computes differently also moves the weights of all others away from those of one process.
     explained = any(verdict.status is Status.FAIL and verdict.severity is None for verdict in apart)
     if not explained and not any(report.mismatches for _, report in run.reports):
-        yield from _difference_to_one_process(run)
+        yield from _one_process_verdicts(run)
 
 
-def _disagreement(
+def _disagreement_verdicts(
     run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
 ) -> Iterator[Verdict]:
     """Yield the verdict on different weights. A node is named only if it differs from a majority, and rounding may be
@@ -376,7 +378,7 @@ def _disagreement(
     nodes = tuple(dict.fromkeys(owners.get(rank, "") for rank in odd))
     drifts = [report.drift for _, report in run.reports if report.drift is not None]
     largest = max((drift.largest for drift in drifts), default=math.nan)
-    where = f"{numbered(odd)} on {fold(nodes)}"
+    where = f"{numbered_ranks(odd)} on {fold(nodes)}"
     has = "has" if len(odd) == 1 else "have"
     differ = (
         f"{where} {has} different weights from the other {count(most)} after the same steps"
@@ -450,7 +452,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
         )
 
 
-def _difference_to_one_process(run: SmokeRun) -> Iterator[Verdict]:
+def _one_process_verdicts(run: SmokeRun) -> Iterator[Verdict]:
     """Yield the verdict if all ranks have equal weights that differ from those of one process, which blames no node."""
     different = [
         (node, report, difference)

@@ -20,14 +20,22 @@ from preflight.model.job.value import items
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
-from preflight_checks.context.environment import bare, set_by_job
+from preflight_checks.context.environment import bare_environments, set_by_job
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.kernel_network import free_ports_of
 from preflight_checks.plans import requests_for
 from preflight_checks.probes.environment import environment, server_place
-from preflight_checks.requirements import is_ps, is_single_machine, known_int, known_text, named, names_value, scopes
+from preflight_checks.requirements import (
+    find_node,
+    has_parameter_servers,
+    is_single_machine,
+    known_int,
+    known_text,
+    names_value,
+    scopes,
+)
 from preflight_checks.servers import SERVER, WORKER, assignment_policy, layout, parameters_of
-from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started
+from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started_verdict
 from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
 from preflight_checks.smoke.ranks import framework_of, gpus_on, with_injected_fault
 from reference_trainer.ps.partition import FLOAT_BYTES, product
@@ -90,7 +98,7 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
 def _environment_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
     """Return one process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
-    seen = {node: environment.variables for node, environment in bare(facts).items()}
+    seen = {node: environment.variables for node, environment in bare_environments(facts).items()}
     mine = {
         node.name: {name: value for name, value in seen.get(node.name, {}).items() if name not in own}
         for node in fleet.nodes
@@ -192,7 +200,7 @@ def _nodes_by_host(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str])
     found = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
     hosts = list(dict.fromkeys(host_of(entry) for entry in entries))
     for host in hosts:
-        node = named(fleet, host)
+        node = find_node(fleet, host)
         if node is not None:
             found.setdefault(host, node)
     for host in hosts:
@@ -311,7 +319,7 @@ def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
     own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
     values = {
         entry
-        for environment in bare(facts).values()
+        for environment in bare_environments(facts).values()
         for entry in (
             *_split_list(_first_value(environment.variables, _SERVERS) or ""),
             f"{environment.variables.get('POD_IP', '')}:{environment.variables.get('PADDLE_PORT', '')}",
@@ -410,7 +418,7 @@ def _reports(seen: Iterable[FactRow[T]], group: str) -> tuple[tuple[str, T], ...
     return tuple((s.node, s.fact.value) for s in seen if s.request.group == group and isinstance(s.fact, Observed))
 
 
-def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
+def missing_server_run_verdict(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
     """Return the verdict if there was no such run; None if there was one."""
     reason = no_server_run_reason(job, fleet)
     if reason:
@@ -420,20 +428,20 @@ def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
         if isinstance(found, str):
             return unknown("parameter-server run", f"it was not run: {found}")
         return unknown("parameter-server run", "it was not run", required=True)
-    return none_started("parameter-server run", "process", run)
+    return none_started_verdict("parameter-server run", "process", run)
 
 
-def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
+def blocked_verdict(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
     """Return the verdict of result checks if some processes have no result; None if all have one."""
-    early = missing_server_run(job, fleet, facts, run)
+    early = missing_server_run_verdict(job, fleet, facts, run)
     if early is not None and not early.required:
         return early
     if early is not None or not run.complete:
-        return unknown("parameter-server run", f"blocked by {blocker(run)}: not all processes completed")
+        return unknown("parameter-server run", f"blocked by {blocking_check(run)}: not all processes completed")
     return None
 
 
-def blocker(run: ServerRun) -> str:
+def blocking_check(run: ServerRun) -> str:
     """Return the check that reports why the run failed."""
     culprit = run.culprit
     if culprit is not None and (culprit.kind == "mismatch" or (culprit.kind == "missing" and culprit.rank is None)):
@@ -441,7 +449,7 @@ def blocker(run: ServerRun) -> str:
     return "SMK022" if culprit is not None and culprit.kind in ("endpoint", "path") else "SMK021"
 
 
-def uncounted(run: ServerRun) -> bool:
+def has_uncounted_pushes(run: ServerRun) -> bool:
     """Return whether the servers were a framework's own, which do not report single pushes."""
     return all(not report.exact_steps for _, report in run.workers)
 
@@ -455,8 +463,8 @@ def complete_server_run(
         counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
     """
     run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is None and counted and uncounted(run):
+    early = blocked_verdict(job, fleet, facts, run)
+    if early is None and counted and has_uncounted_pushes(run):
         reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
         early = not_applicable(counted, reason)
     if early is None:
@@ -556,7 +564,7 @@ class Mode:
 
 def no_server_run_reason(job: Job, fleet: Fleet) -> str:
     """Return why the job has no parameter-server smoke run; empty if it has one."""
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         return "the job has no parameter servers"
     if not fleet.nodes:
         return "the job has no known nodes"

@@ -13,15 +13,15 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
 from preflight_checks.plans import (
     all_of,
-    combined,
+    combine_plans,
     has_launches,
+    has_several_nodes,
     known_facts,
     minor_of,
     missing_facts,
     on_every_node,
     only_if,
     requests_gpus,
-    several_nodes,
     short_version,
     split,
     table,
@@ -49,7 +49,7 @@ _FRAMEWORK_BY_LAUNCHER = {
 plan_software = on_every_node(stack, needed_by=gpu_claims, context=True, required=True, deadline_s=9.0)
 
 
-plan_stack = combined(plan_gpus, plan_software)
+plan_stack = combine_plans(plan_gpus, plan_software)
 
 
 def build_of(job: Job, software: Stack) -> Build | None:
@@ -238,10 +238,10 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 @check(
     "VER003",
     "framework-skew",
-    plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
+    plan=on_every_node(packages, when=all_of(has_several_nodes, has_launches), context=True, deadline_s=8.0),
     severity=Severity.ERROR,
 )
-@only_if(all_of(several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
+@only_if(all_of(has_several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
 def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes run the same framework, NCCL and Python versions.
 

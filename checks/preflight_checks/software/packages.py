@@ -12,17 +12,17 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.context.copies import computed_in_step, plan_installed
-from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
+from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unknown_bare_environments
 from preflight_checks.plans import (
     Plan,
     all_of,
-    combined,
-    given,
+    combine_plans,
+    gated_by,
     has_launches,
+    has_several_nodes,
     known_facts,
     missing_facts,
     only_if,
-    several_nodes,
     split,
     table,
     warning_check,
@@ -158,8 +158,8 @@ def _finding(name: str, nodes: tuple[str, ...], values: dict[str, Importable], c
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
-@warning_check("ENV024", "library-paths-differ", plan=combined(plan_both, when=has_launches))
-@only_if(all_of(several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
+@warning_check("ENV024", "library-paths-differ", plan=combine_plans(plan_both, when=has_launches))
+@only_if(all_of(has_several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
 
@@ -227,7 +227,7 @@ def _reads_settings(job: Job) -> bool:
 @check(
     "ENV025",
     "settings-file-misread",
-    plan=combined(plan_both, when=lambda job, fleet: _reads_settings(job)),
+    plan=combine_plans(plan_both, when=lambda job, fleet: _reads_settings(job)),
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
 )
@@ -250,7 +250,7 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield not_applicable("settings files", "nothing in the job's files reads them")
         return
     # Both observations read the same files; one is enough.
-    yield from unseen_bare(facts, "settings files")
+    yield from unknown_bare_environments(facts, "settings files")
     wrong: dict[tuple[str, str], list[str]] = {}
     looked = set()
     for node, seen in facts.observed(environment).items():
@@ -278,10 +278,10 @@ _JUDGED_ELSEWHERE = frozenset(name for names in DISTRIBUTIONS.values() for name 
 _HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
 
 
-_plan = combined(Plan((installed,), plan_installed), when=several_nodes)
+_plan = combine_plans(Plan((installed,), plan_installed), when=has_several_nodes)
 
 
-def _comparable(
+def _comparable_packages(
     job: Job, fleet: Fleet, facts: Facts, subject: str
 ) -> Generator[Verdict, None, Mapping[str, Installed] | None]:
     """Return the packages of each node; with fewer than two nodes, yield the verdict that replaces the check."""
@@ -296,7 +296,7 @@ def _comparable(
 
 
 @warning_check("PKG001", "package-set-differs", plan=_plan)
-@given(partial(_comparable, subject="packages"))
+@gated_by(partial(_comparable_packages, subject="packages"))
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
@@ -367,7 +367,7 @@ def _packages_finding(
 
 
 @warning_check("PKG002", "interpreters-differ", plan=_plan)
-@given(partial(_comparable, subject="interpreters"))
+@gated_by(partial(_comparable_packages, subject="interpreters"))
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
@@ -415,7 +415,7 @@ def _abi(value: Installed) -> str:
 
 
 @check("PKG003", "source-trees-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.HIGH)
-@given(partial(_comparable, subject="source trees"))
+@gated_by(partial(_comparable_packages, subject="source trees"))
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 

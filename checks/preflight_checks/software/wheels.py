@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     known_facts,
     minor_of,
     on_every_node,
@@ -48,7 +48,7 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
 @check(
     "VER007",
     "toolkit-mismatch",
-    plan=combined(plan_software, when=lambda job, fleet: compiled_at_start(job)),
+    plan=combine_plans(plan_software, when=lambda job, fleet: compiled_at_start(job)),
     severity=Severity.ERROR,
 )
 def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
