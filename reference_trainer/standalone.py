@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = settings(os.environ)
         if options.get("spawn") and not os.environ.get(launcher_environment.MARK):
             return launcher_environment.run(options["spawn"], sys.argv, float(options["deadline_s"]))
-        place = launcher_environment.place(os.environ)
+        place = launcher_environment.launched_rank(os.environ)
     except (launcher_environment.NotLaunched, launcher_environment.NoRanks, ValueError) as problem:
         _print(f"NO-GO: {socket.gethostname()}: {problem}")
         return 1

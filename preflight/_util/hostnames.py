@@ -197,14 +197,14 @@ def max_host_count(text: str) -> int:
     for part in split_outside_brackets(text):
         count = 1
         for inside in re.findall(r"\[([^\[\]]*)\]", part):
-            count *= sum(_length(piece) for piece in inside.split(","))
+            count *= sum(_range_size(piece) for piece in inside.split(","))
             if count > _FAR_TOO_MANY:
                 break
         total += count
     return total
 
 
-def _length(piece: str) -> int:
+def _range_size(piece: str) -> int:
     low, dash, high = piece.partition("/")[0].strip().partition("-")
     if not dash or not (low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
         return 1

@@ -447,7 +447,7 @@ def page(examination: Examination, style: Style) -> str:
         if style.verbosity >= 0 or item.capability is not Capability.YES:
             _print_item(sheet, item, widest)
     sheet.line()
-    sheet.line(_last(examination))
+    sheet.line(_last_line(examination))
     return sheet.text()
 
 
@@ -460,7 +460,7 @@ def _print_item(sheet: Sheet, item: DoctorItem, widest: int) -> None:
             sheet.wrapped(text, indent=10, label=what, style="bold")
 
 
-def _last(examination: Examination) -> Text:
+def _last_line(examination: Examination) -> Text:
     verbs = (("lint", examination.lint), ("check", examination.check), ("smoke", examination.smoke))
     capability = [verb for verb, held in verbs if held]
     missing = sum(item.capability is Capability.NO for item in examination.items)

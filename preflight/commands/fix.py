@@ -141,7 +141,7 @@ def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
         if draft.is_taken(start, edit):
             return f"another fix also edits {edit.path}:{edit.line}; run again"
         end = start + len(edit.expected)
-        if any(second is draft and _overlap((start, end), (at, at + len(e.expected))) for second, at, e in found):
+        if any(second is draft and _do_overlap((start, end), (at, at + len(e.expected))) for second, at, e in found):
             return f"its edits of {edit.path}:{edit.line} overlap"
         found.append((draft, start, edit))
     for draft, start, edit in found:
@@ -149,7 +149,7 @@ def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
     return ""
 
 
-def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+def _do_overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
     return first == second or (first[0] < second[1] and second[0] < first[1])
 
 
@@ -178,7 +178,7 @@ class _Draft:
         same = self.edits.get((start, end))
         if same is not None:
             return same != edit.replacement
-        return any(_overlap((start, end), second) for second in self.edits)
+        return any(_do_overlap((start, end), second) for second in self.edits)
 
     def changed(self) -> ChangedFile:
         """Return the file with all edits applied."""

@@ -72,7 +72,7 @@ def stack(arrays: Sequence[Any]) -> Any:
     return _library(arrays[0]).stack(list(arrays))
 
 
-def wrong(got: Any, expected: Any) -> tuple[int, int]:
+def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
     """Return how many float32 elements differ in any bit, and the first of them in row-major order; (0, -1) if none
     differ.
     """

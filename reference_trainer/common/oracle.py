@@ -203,7 +203,7 @@ def compare(
         unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
             a unit nothing is decoded.
     """
-    wrong, index = arrays.wrong(got, expected)
+    wrong, index = arrays.count_wrong(got, expected)
     if not wrong:
         return None
     elements = arrays.size(got)

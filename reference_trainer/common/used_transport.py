@@ -63,7 +63,7 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
     return CardCounters(found, dict(ports), "; ".join(problems))
 
 
-def between(before: CardCounters, after: CardCounters) -> CardCounters:
+def counted_between(before: CardCounters, after: CardCounters) -> CardCounters:
     """Return the difference between two counts, without counters that are new or have decreased (after a reset of the
     card).
     """
@@ -286,7 +286,7 @@ class TransportWatcher:
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:
             return Transport(connections, crossing_bytes=crossing_bytes)
-        return Transport(connections, between(self._before, self._after), True, crossing_bytes)
+        return Transport(connections, counted_between(self._before, self._after), True, crossing_bytes)
 
     def print_warnings(self) -> None:
         """Write NCCL's warnings from memory to standard error, where the last output of a failed rank is read."""

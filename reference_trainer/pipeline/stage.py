@@ -555,7 +555,7 @@ class ExpectedValues:
             return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
         for m in range(self.microbatches):
             other = self.activations(at, m) if slot.kind == FORWARD else self.gradients(at, m)
-            if arrays.wrong(got, other)[0] == 0:
+            if arrays.count_wrong(got, other)[0] == 0:
                 return f"these are the values of microbatch {m}: microbatch {slot.microbatch} is lost or out of order"
         return ""
 
@@ -565,7 +565,7 @@ class ExpectedValues:
             return ""
         own = self.version[stage][slot.microbatch]
         for version in range(self.microbatches + 1):
-            if version != own and arrays.wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
+            if version != own and arrays.count_wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
                 return (
                     f"the backward pass used the weights after {version} updates, the forward pass those after {own}: "
                     "they were not stashed"

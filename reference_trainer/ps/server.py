@@ -487,7 +487,7 @@ def _report(host: ServerState, progress: Progress, versions: dict[str, str]) -> 
     config, state = host.config, host.clocks
     progress.reached(rank_events.DONE)
     seen = {**host.left, **{worker: peer.seen() for worker, peer in host.peers.items()}}
-    trained = 0 if config.only_exact else config.rounds(config.steps)
+    trained = 0 if config.ends_after_exact else config.rounds(config.steps)
     return ServerReport(
         config.rank,
         config.index,

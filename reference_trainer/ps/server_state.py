@@ -146,7 +146,7 @@ class ServerState:
         """
         if phase == settings.EXACT:
             self.clocks.begin_phase()
-        elif phase == settings.TRAINING and not self.config.only_exact:
+        elif phase == settings.TRAINING and not self.config.ends_after_exact:
             self.clocks.begin_phase()
             self.fill_for_training()
             if self.config.is_replayed:
@@ -154,7 +154,7 @@ class ServerState:
         elif phase == settings.READ:
             self.history = self.store.history.data() if self.store.history is not None else b""
             self.store.history = None
-        if self.config.only_exact and phase == settings.TRAINING:
+        if self.config.ends_after_exact and phase == settings.TRAINING:
             self.over.set()
         if phase == settings.OVER:
             self.over.set()

@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, exact, frames, settings
 from reference_trainer.ps.client import Client, Rows, Server
-from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicated, digest
+from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicate, digest
 from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.settings import ProcessFault, Settings
 
@@ -264,7 +264,7 @@ class WorkerSteps:
         kind = config.plan.tables[table]
         everything, total = None, None
         for step in steps:
-            rows, inverse, counts = deduplicated(exact.ids(kind, self._client.index, step))
+            rows, inverse, counts = deduplicate(exact.ids(kind, self._client.index, step))
             each = exact.occurrences(values.row_gradients(table, rows, self._client.index, step), inverse, counts)
             summed = torch.zeros(rows.numel(), kind.width).index_add_(0, inverse, each)
             if everything is None or total is None:
@@ -382,7 +382,7 @@ class WorkerSteps:
         if step >= self._config.steps:
             return requested
         for table in range(len(self._config.plan.tables)):
-            rows, inverse, _ = deduplicated(self._config.task.ids(table, self._client.index, step))
+            rows, inverse, _ = deduplicate(self._config.task.ids(table, self._client.index, step))
             requested.append((Rows(rows, self._config.servers), inverse))
         return requested
 
@@ -465,7 +465,7 @@ class WorkerSteps:
         config, client = self._config, self._client
         requested, before, after = [], [], []
         for table in range(len(config.plan.tables)):
-            rows, inverse, _ = deduplicated(config.task.ids(table, client.index, 0))
+            rows, inverse, _ = deduplicate(config.task.ids(table, client.index, 0))
             requested.append((rows, inverse))
             before.append(config.task.initial_rows(table, rows))
             after.append(client.lookup(table, Rows(rows, config.servers), 0))

@@ -567,7 +567,7 @@ class Rail:
         return None if self.rate_gbps is None else self.rate_gbps * expected_speeds().floors.rdma_write
 
     @property
-    def slow(self) -> bool | None:
+    def is_slow(self) -> bool | None:
         """Return whether the writes are below the floor; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
@@ -605,8 +605,8 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     rails = _measured(job, facts)
     for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
-    slow = [rail for rail in rails if rail.slow]
-    good = [rail for rail in rails if rail.slow is False]
+    slow = [rail for rail in rails if rail.is_slow]
+    good = [rail for rail in rails if rail.is_slow is False]
     if slow:
         yield _finding(slow, good, job, facts)
     elif good:
@@ -645,7 +645,7 @@ def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[s
             reason = f"no time was left for {row.fact.value.left_out} pairs of ports"
             found.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
     for rail in rails:
-        if rail.slow is None:
+        if rail.is_slow is None:
             reason = rail.speed.problem or "the rate of a port is unknown"
             found.setdefault(reason, []).append(rail.label)
     return found

@@ -109,7 +109,7 @@ class HcaFilter:
         return self.value.startswith("^")
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Return whether its names must match completely."""
         return self.variable == "UCX_NET_DEVICES" or self.value.lstrip("^").startswith("=")
 
@@ -135,7 +135,7 @@ class HcaFilter:
         """Return whether the filter names the device."""
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
-    def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
+    def absent_names(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names in the filter that match no device."""
         if self.excludes:
             return ()
@@ -143,7 +143,7 @@ class HcaFilter:
         return tuple(dict.fromkeys(p for p, _ in self.parts if not any(self._names_device(p, name) for name in names)))
 
     def _names_device(self, part: str, device: str) -> bool:
-        return device == part if self.exact else device.startswith(part)
+        return device == part if self.is_exact else device.startswith(part)
 
 
 def _expand_names(text: str) -> Iterator[str]:
@@ -280,7 +280,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     missing: dict[tuple[str, ...], list[str]] = {}
     for node, names in observed.items():
         chosen = hca_filter(job, node)
-        absent = chosen.absent(names, listed.get(node, ())) if chosen is not None else ()
+        absent = chosen.absent_names(names, listed.get(node, ())) if chosen is not None else ()
         if absent or (not names and any_port_usable):
             missing.setdefault(absent, []).append(node)
     whole = len(observed) - sum(len(nodes) for nodes in missing.values())

@@ -297,7 +297,7 @@ class ChosenGid:
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
-    def better(self) -> Gid | None:
+    def usable_alternative(self) -> Gid | None:
         """A usable entry of the port's table; None if the table has none."""
         return next((gid for gid in self.port.port.gids if gid.version == 2 and family(gid) != "link-local"), None)
 
@@ -410,7 +410,7 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         bad = {node: item for node, item in on.items() if not item.is_usable}
         for node, item in (bad or {node: on[node] for node in parts.odd}).items():
             # A port that is equal on all nodes may belong to storage, unless the job names its GID.
-            certain = mixed or (index is not None and (item.better is not None or item.kind == EMPTY))
+            certain = mixed or (index is not None and (item.usable_alternative is not None or item.kind == EMPTY))
             faults.setdefault((item.kind, mixed, certain), {})[f"{name} on {node}"] = item
     for (kind, mixed, certain), same_nodes in faults.items():
         yield _finding(spelled, kind, same_nodes, claims, mixed=mixed, certain=certain)
@@ -423,7 +423,7 @@ def _finding(
 ) -> Verdict:
     where, some = next(iter(same_nodes.items()))
     nodes = list(dict.fromkeys(name.split(" on ")[1] for name in same_nodes))
-    better = some.better
+    better = some.usable_alternative
     rest = ", and something else on the other nodes" if mixed else ""
     hint = f"; index {better.index} is {address(better)}, RoCE v2" if better is not None else ""
     return failed(

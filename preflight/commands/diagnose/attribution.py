@@ -281,7 +281,7 @@ _SILENT_S = 3.0
 _MAX_RANKS = 100_000
 
 
-def suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+def find_suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
     """Return the only process that the consequences point to; None if they point to none or to several."""
     return (
         _find_lagging(consequences, last_words)
@@ -364,7 +364,7 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
                 where = str(least) if least == most else f"{least} to {most}"
                 who = "the others are" if len(others) > 1 else f"rank {others[0]} is"
                 text = f"it is at collective {highest[late[0]]}, {who} at {where}"
-                return _suspects([LogProcess(rank=rank) for rank in late], text, consequences)
+                return _make_suspect([LogProcess(rank=rank) for rank in late], text, consequences)
     return None
 
 
@@ -376,7 +376,7 @@ def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, 
     return found
 
 
-def _suspects(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
+def _make_suspect(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
     """Return the processes as one suspect, with the full name and the line of the first one if an event has them."""
     found = {event.member.rank: event for event in reversed(events)}
     named = [found[member.rank].member if member.rank in found else member for member in members]

@@ -164,12 +164,12 @@ def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | No
 def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Hang | None:
     """Return the ranks that others wait for and that wait for no rank; otherwise those that wait for each other."""
     # A rank may have queued its later calls behind the first.
-    for first in (_any_call, _first_call):
+    for first in (_is_any_call, _is_first_call):
         edges = _edges(groups, dumps, first)
         awaited = {rank for ranks in edges.values() for rank in ranks}
         if odd := sorted(rank for rank in awaited if not edges.get(rank)):
             return _describe_missing(odd, groups, dumps, text="")
-    edges = _edges(groups, dumps, _any_call)
+    edges = _edges(groups, dumps, _is_any_call)
     awaited = {rank for ranks in edges.values() for rank in ranks}
     while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
         awaited = inner
@@ -177,11 +177,11 @@ def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -
     return _describe_missing(sorted(awaited), groups, dumps, text=each_other) if awaited else None
 
 
-def _any_call(_: Dump, __: Call) -> bool:
+def _is_any_call(_: Dump, __: Call) -> bool:
     return True
 
 
-def _first_call(dump: Dump, call: Call) -> bool:
+def _is_first_call(dump: Dump, call: Call) -> bool:
     return next(other for other in dump.calls if not other.is_finished) is call
 
 
@@ -366,17 +366,17 @@ def _hang(
         # The rank has left its collective, so the location where the others wait is more useful.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
-    lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
-    by_call = grouped((_what(now[rank]), rank) for rank in waiting)
+    lines = [_describe_place(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
+    by_call = grouped((_describe_call(now[rank]), rank) for rank in waiting)
     lines += [f"{format_ranks(found)}: {what}" for what, found in by_call.items()][:MAX_DESCRIBED]
     return Hang(kind, tuple(odd), waiting, text, tuple(lines), place, dumps[source].path if source is not None else "")
 
 
-def _where(rank: int, call: Call | None, *, has_dump: bool) -> str:
-    return f"rank {rank}: {_what(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
+def _describe_place(rank: int, call: Call | None, *, has_dump: bool) -> str:
+    return f"rank {rank}: {_describe_call(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
 
 
-def _what(call: Call) -> str:
+def _describe_call(call: Call) -> str:
     where = f", at {call.place}" if call.place else ""
     shapes = f" of {call.shapes} {call.dtypes}" if call.shapes else ""
     what = f"{call.operation}{shapes}, collective {call.sequence} of group {call.description or call.group}{where}"

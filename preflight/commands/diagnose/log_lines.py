@@ -42,7 +42,7 @@ class Finder:
     """
 
     def __init__(self, needles: Iterable[str]) -> None:
-        plain = {digitless(needle.encode()) for needle in needles}
+        plain = {without_digits(needle.encode()) for needle in needles}
         extra = sorted((one for one in plain if not any(word.encode() in one for word in _WORDS)), key=len)
         minimal_needles: list[bytes] = []
         for needle in extra:
@@ -57,7 +57,7 @@ class Finder:
         if len(known) > _MAX_KNOWN:
             known.clear()
         numbers: list[int] = []
-        for number, line in enumerate(digitless(chunk.lower()).split(b"\n")):
+        for number, line in enumerate(without_digits(chunk.lower()).split(b"\n")):
             meaning = known.get(line)
             if meaning is None:
                 meaning = any(word in line for word in self._words)
@@ -68,7 +68,7 @@ class Finder:
         return _offsets(chunk, numbers)
 
 
-def digitless(text: bytes) -> bytes:
+def without_digits(text: bytes) -> bytes:
     """Return the line without digits, so that lines that differ only in numbers become equal."""
     return text.translate(None, b"0123456789")
 
@@ -100,9 +100,9 @@ def pieces(raw: bytes) -> Iterator[str]:
     if raw.find(b"\r") >= 0:
         for part in raw.split(b"\r"):
             if part.strip():
-                yield cleaned(part)
+                yield clean_line(part)
     else:
-        yield cleaned(raw)
+        yield clean_line(raw)
 
 
 #: Smallest share of non-text bytes in a file that counts as binary data.
@@ -120,7 +120,7 @@ def looks_binary(chunk: bytes) -> bool:
 _NOT_TEXT = bytes(set(range(32)) - {8, 9, 10, 12, 13, 27})
 
 
-def cleaned(raw: bytes) -> str:
+def clean_line(raw: bytes) -> str:
     """Return the text without escape sequences and control characters, up to MAX_LENGTH characters."""
     text = raw[: 2 * MAX_LENGTH].decode("utf-8", "replace")
     if "\x1b" in text:
@@ -169,7 +169,7 @@ def _moment(match: re.Match[str]) -> Moment | None:
     if zone and zone != "Z":
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         since_s -= offset if zone[0] == "+" else -offset
-    return Moment(match[0].lstrip("IWEF"), since_s, zoned=zone is not None)
+    return Moment(match[0].lstrip("IWEF"), since_s, is_utc=zone is not None)
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
@@ -178,7 +178,7 @@ def seconds_between(earlier: Moment | None, later: Moment | None) -> float | Non
 
     A run may last over New Year's Eve: a difference of nearly minus one year means slightly later.
     """
-    if earlier is None or later is None or earlier.zoned != later.zoned:
+    if earlier is None or later is None or earlier.is_utc != later.is_utc:
         return None
     seconds = later.seconds - earlier.seconds
     if seconds < -_YEAR_S * 0.8:

@@ -19,10 +19,10 @@ from preflight.commands.diagnose.attribution import (
     Names,
     Survival,
     attribute,
+    find_suspect,
     judge_survival,
     last_lines,
     member_order,
-    suspect,
 )
 from preflight.commands.diagnose.diagnosis import (
     Answer,
@@ -184,7 +184,7 @@ def _answer(
         exit_code=_EXIT[answer],
         cause=causes[0] if causes else None,
         others=causes[1:_MAX_CAUSES],
-        suspect=suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
+        suspect=find_suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
         effects=effects,
         last_words=_last_errors(scans) if not causes and answer not in (Answer.COMPLETED, Answer.NO_RUN) else (),
         logs=tuple(logs),
@@ -284,7 +284,7 @@ def _last_errors(scans: Sequence[ScanResult]) -> tuple[Line, ...]:
 
 def _notes(scans: Sequence[ScanResult], logs: Sequence[Log], causes: Sequence[Group]) -> tuple[str, ...]:
     notes = [f"{log.path}: {log.problem}" for log in logs if log.problem]
-    zones = {event.moment.zoned for scanned in scans for event in scanned.events if event.moment is not None}
+    zones = {event.moment.is_utc for scanned in scans for event in scanned.events if event.moment is not None}
     if len(zones) == 2:
         notes.append("some timestamps have a time zone and others do not, so the two kinds were not compared")
     if len(causes) > 1 and not all(group.chosen.moment for group in causes[:2]):

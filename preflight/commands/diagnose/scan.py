@@ -27,11 +27,11 @@ from preflight.commands.diagnose.log_lines import (
     JoinedLine,
     Tagging,
     common_tagging,
-    digitless,
     looks_binary,
     merge_members,
     moment_in,
     pieces,
+    without_digits,
 )
 from preflight.plugins import registry
 
@@ -110,7 +110,7 @@ class Table:
             if text.needle in lower:
                 line = text.pattern.sub("", line)
                 lower = line.lower()
-        for row in self._likely_rows(digitless(lower.encode("utf-8", "replace"))):
+        for row in self._likely_rows(without_digits(lower.encode("utf-8", "replace"))):
             for needle in row.needles:
                 if needle in lower:
                     match = row.pattern.search(line)
@@ -289,7 +289,7 @@ def _row(row: dict[str, Any], where: str) -> Row:
     )
     if not symptom.systems or not symptom.sources:
         raise ValueError(f"{where}: expected systems and sources")
-    shapes = tuple(digitless(needle.encode()) for needle in needles)
+    shapes = tuple(without_digits(needle.encode()) for needle in needles)
     return Row(symptom, needles, pattern, _texts(row, "lines", where), shapes)
 
 

@@ -120,7 +120,7 @@ QUANTITIES = (
 class _Grouping:
     """The grouping and naming of the keys of one kind of chart."""
 
-    grouped: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
+    group_keys: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
     format_subject: Callable[[Key], str]
 
 
@@ -204,7 +204,9 @@ def _judge_series(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
         worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.grouping, both, ratios))
         usual = middle
     bad = {key for key in moved if ratios[key] > noise.allowed * usual}
-    worse.extend(_regression(group, now.grouping, both, ratios) for group in now.grouping.grouped(sorted(ratios), bad))
+    worse.extend(
+        _regression(group, now.grouping, both, ratios) for group in now.grouping.group_keys(sorted(ratios), bad)
+    )
     better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
     return Measured(
         quantity.id, now.title, now.unit, len(both), missing, added, _round(middle), noise, tuple(worse), better
@@ -340,11 +342,11 @@ def compare(
     worse = slower or any(item.counts for item in appeared) or any(item.counts for item in changed)
     has_unknown = any(item.required for item in became_unknown) or any(item.move is NodeMove.SILENT for item in nodes)
     answer = _answer(
-        worse=worse, has_unknown=has_unknown, better=_better(gone, changed), appeared=appeared, measured=measured
+        worse=worse, has_unknown=has_unknown, better=_is_better(gone, changed), appeared=appeared, measured=measured
     )
     return Difference(
-        old=_side(old, names[0]),
-        new=_side(new, names[1]),
+        old=_summarize(old, names[0]),
+        new=_summarize(new, names[1]),
         answer=answer,
         exit_code=_exit_code(answer, allow_incomplete=allow_incomplete),
         fail_on=severity.value,
@@ -371,7 +373,7 @@ def _answer(
     return Answer.BETTER if better and not appeared and not any(m.worse for m in measured) else Answer.SAME
 
 
-def _better(gone: Iterable[GoneFinding], changed: Iterable[ChangedFinding]) -> bool:
+def _is_better(gone: Iterable[GoneFinding], changed: Iterable[ChangedFinding]) -> bool:
     return any(not item.unknown_because for item in gone) or any(
         item.after.severity.rank < item.before.severity.rank for item in changed
     )
@@ -383,7 +385,7 @@ def _exit_code(answer: Answer, *, allow_incomplete: bool) -> int:
     return ExitCode.INCOMPLETE if answer is Answer.UNKNOWN and not allow_incomplete else ExitCode.GO
 
 
-def _side(report: Report, name: str) -> ReportSummary:
+def _summarize(report: Report, name: str) -> ReportSummary:
     run = report.run
     return ReportSummary(
         name, run.verb, run.created, report.tool.version, report.verdict.value, len(report.nodes), len(report.findings)
@@ -552,7 +554,7 @@ def compare_findings(
         if not what:
             unchanged += 1
             continue
-        worse = id(after) in counted and _worse(before, after, id(before) in counted)
+        worse = id(after) in counted and _is_worse(before, after, id(before) in counted)
         counts = worse and after.severity.rank >= fail_on.rank
         unseen = after_it.unseen(before, {*before.nodes} - {*after.nodes})
         changed.append(ChangedFinding(before, after, what, worse, counts, unseen))
@@ -629,7 +631,7 @@ def _place(finding: Finding) -> tuple[str, int, int] | None:
     return (first.path, first.line, first.column) if first is not None else None
 
 
-def _worse(before: Finding, after: Finding, counted_before: bool) -> bool:
+def _is_worse(before: Finding, after: Finding, counted_before: bool) -> bool:
     more_severe = after.severity.rank > before.severity.rank
     return more_severe or not counted_before or bool({*after.nodes} - {*before.nodes})
 

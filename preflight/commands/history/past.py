@@ -200,7 +200,7 @@ def _add_measurements(
                 "quantity_id": quantities[item.quantity.name],
                 "node_ids": _json_lists(node_id[node] for node in item.nodes),
                 "peer_ids": _json_lists(node_id[node] for node in item.peers),
-                "value_list": _json_lists(map(_shortest, item.values)),
+                "value_list": _json_lists(map(_shortest_number, item.values)),
             }
             for item in measured
         ],
@@ -211,7 +211,7 @@ def _json_lists(values: Iterable[float]) -> str:
     return json.dumps(list(values), separators=(",", ":"))
 
 
-def _shortest(value: float) -> float:
+def _shortest_number(value: float) -> float:
     """Return a count as an integer, and any other value with no more digits than a measurement has."""
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else float(f"{value:.7g}")
 

@@ -45,7 +45,7 @@ def noise(values: Sequence[float]) -> float:
     return deviation_from(0.0, steps) / math.sqrt(2) if steps else 0.0
 
 
-def tail(count: int, of: int, chance: float) -> float:
+def tail_probability(count: int, of: int, chance: float) -> float:
     """Return the probability of at least `count` successes in `of` trials, if each succeeds with probability
     `chance`.
     """
@@ -321,7 +321,7 @@ def _repeat_failures(health: Mapping[str, Health]) -> list[str]:
         for node, item in health.items():
             if item.failures < max(MIN_STRETCHES, FACTOR * rate * item.runs):
                 continue
-            if tail(item.failures, item.runs, rate) * len(health) < DOUBT:
+            if tail_probability(item.failures, item.runs, rate) * len(health) < DOUBT:
                 found.add(node)
         if found == before:
             break
@@ -367,7 +367,7 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
         (node, (series.quantity, total, since, runs))
         for series in counters
         for nodes in groups.values()
-        for node, total, since, runs in _growing(series, nodes, len(past.runs))
+        for node, total, since, runs in _growing_nodes(series, nodes, len(past.runs))
     )
     for node in sorted(found):
         parts = [f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in found[node]]
@@ -377,7 +377,7 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
         yield Story("counter", (node,), names, since, found[node][0][1], message, "")
 
 
-def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:
+def _growing_nodes(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:
     """Yield each node with growing counters: its growth in unusual runs, the first of these runs, and their number."""
     growth = {node: growth_of(series.values[node]) for node in nodes if node in series.values}
     growth = {node: rows for node, rows in growth.items() if rows}
@@ -399,7 +399,10 @@ def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[
         much = others[min(len(others) - 1, int(_MUCH * len(others)))] if others else 0.0
         # Few peers do not show how much healthy nodes differ.
         least = GROWTH_FACTOR * much if len(others) >= _MANY else _FEW_FACTOR * max(much, _FEW_LEAST)
-        if totals[node] < least or tail(len(rows), len(growth[node]), limits[node][1]) * len(growth) >= DOUBT:
+        if (
+            totals[node] < least
+            or tail_probability(len(rows), len(growth[node]), limits[node][1]) * len(growth) >= DOUBT
+        ):
             continue
         if rows[-1][0] < runs * (1 - _STOPPED):
             continue

@@ -94,7 +94,7 @@ class KubernetesBridgeServer(BridgeServer):
         """Return the pods that match a label selector or belong to a job; without either, all pods of the namespace."""
         options = {"label_selector": selector} if selector else {}
         pods = self._pages(f"list pods in {namespace}", self._core().list_namespaced_pod, namespace, **options)
-        return [pod_facts(pod) for pod in pods if not job or _belongs(pod, job)]
+        return [pod_facts(pod) for pod in pods if not job or _belongs_to(pod, job)]
 
     def do_own(self, namespace: str) -> list[str]:
         """Return the names of the jobs that our own pod belongs to; empty if this process is not in a pod."""
@@ -309,7 +309,7 @@ def _own_namespace() -> str:
         return ""
 
 
-def _belongs(pod: dict[str, Any], job: str) -> bool:
+def _belongs_to(pod: dict[str, Any], job: str) -> bool:
     metadata = pod.get("metadata") or {}
     labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
     return any(labels.get(key) == job for key in JOB_LABELS) or any(owner.get("name") == job for owner in owners)
@@ -412,7 +412,7 @@ def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool
     if container and container not in names:
         return "missing", "the pod has no container {!r}; it has {}".format(container, ", ".join(names)), True
     if pod["phase"] in ("Succeeded", "Failed"):
-        value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _ended(pod)
+        value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _has_ended(pod)
         return "unreachable", "the pod has ended ({}){}".format(pod["phase"], ": " + value if value else ""), True
     chosen = next(each for each in pod["containers"] if each["name"] == (container or main_container(pod)))
     waiting = chosen["state"].get("waiting") or {}
@@ -434,7 +434,7 @@ def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool
     return "timeout", "the pod is {}{}: {}".format(pod["phase"], on, value), False
 
 
-def _ended(pod: dict[str, Any]) -> str:
+def _has_ended(pod: dict[str, Any]) -> str:
     for each in pod["containers"]:
         ended = each["state"].get("terminated")
         if ended:

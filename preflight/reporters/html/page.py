@@ -295,12 +295,12 @@ _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]{0,30}")
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 
-def written(page: Page) -> bytes:
+def page_bytes(page: Page) -> bytes:
     """Return the page as the bytes of one UTF-8 file."""
-    return rendered("page.html", page=page)
+    return render_template("page.html", page=page)
 
 
-def rendered(template: str, **values: Any) -> bytes:
+def render_template(template: str, **values: Any) -> bytes:
     """Render a template with our style, script and policy, as UTF-8."""
     style, script = static_text(_STYLE), static_text(_SCRIPT)
     # Our own files: the only content that is not escaped.

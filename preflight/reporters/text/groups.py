@@ -89,7 +89,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     return folded[:_MAX_EVIDENCE]
 
 
-def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+def group_alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Group the findings that differ only in their nodes, ordered by the first finding of each group.
 
     Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` findings is split, because so few are easier to

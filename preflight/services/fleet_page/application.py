@@ -36,7 +36,7 @@ from preflight.services.fleet_page.fleet_view import (
     moment,
     newest_only_notice,
     node_view,
-    paged,
+    paginate,
     peers_in,
 )
 from preflight.services.fleet_page.history_queries import (
@@ -218,7 +218,7 @@ class FleetPage:
         account = self._account(connection, filters.days)
         names = filters.names
         stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
-        pages, kept = paged(stories, filters.page, _PAGE_STORIES)
+        pages, kept = paginate(stories, filters.page, _PAGE_STORIES)
         shown = [
             {
                 "kind": item.kind,

@@ -302,13 +302,13 @@ def _fix_all(folder: Folder, path: str, places: Places, versions: Mapping[str, i
     reports = [judged.report for judged in folder.jobs_with(path) if judged.report is not None]
     fixed = [finding for report in reports for finding in plan(report, BufferFiles(folder), unsafe=False).fixed]
     edits = list(dict.fromkeys(edit for finding in fixed if finding.fix for edit in finding.fix.edits))
-    if edits and not _overlap(edits):
+    if edits and not _do_overlap(edits):
         yield types.CodeAction(
             "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, edits, places, versions)
         )
 
 
-def _overlap(edits: Sequence[Edit]) -> bool:
+def _do_overlap(edits: Sequence[Edit]) -> bool:
     ordered = sorted(edits, key=lambda edit: (edit.path, edit.line, edit.column))
     return any(
         (first.path, first.line) == (second.path, second.line)
@@ -622,7 +622,7 @@ def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Lo
         found += _other_places(judged, path, at)
         for claim in claims_at(judged.job, path, places.text(path), *at):
             found += _sources(judged.job, claim)
-    return _located([one for one in found if not _contains(one, path, at)], places)
+    return _to_locations([one for one in found if not _contains(one, path, at)], places)
 
 
 def references(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
@@ -633,7 +633,7 @@ def references(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Loc
         for claim in claims_at(judged.job, path, places.text(path), *at):
             found += [Location.at(one.span) for one in judged.job.about(claim.quantity) if _is_written(one)]
         found += _other_places(judged, path, at)
-    return _located(found, places)
+    return _to_locations(found, places)
 
 
 def _other_places(judged: JudgedJob, path: str, at: tuple[int, int]) -> Iterator[Location]:
@@ -663,6 +663,6 @@ def _contains(location: Location, path: str, at: tuple[int, int]) -> bool:
     return location.path == path and start <= at <= end
 
 
-def _located(found: Sequence[Location], places: Places) -> list[types.Location]:
+def _to_locations(found: Sequence[Location], places: Places) -> list[types.Location]:
     located = {(one.path, one.line, one.column, one.end_line, one.end_column): one for one in found if one.path}
     return [places.location(one) for one in list(located.values())[:MAX_LOCATIONS]]

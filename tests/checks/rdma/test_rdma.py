@@ -146,9 +146,9 @@ def test_the_filter_of_nccl(value: str, taken: list[str]) -> None:
 def test_the_filter_of_ucx() -> None:
     wanted = HcaFilter("UCX_NET_DEVICES", "mlx5_[0-2]:1,eth0")
     assert wanted.selects("mlx5_2", 1) and not wanted.selects("mlx5_2", 2) and not wanted.selects("mlx5_20", 1)
-    assert wanted.absent(["mlx5_0", "mlx5_1"], ["eth0"]) == ("mlx5_2",)
+    assert wanted.absent_names(["mlx5_0", "mlx5_1"], ["eth0"]) == ("mlx5_2",)
     assert HcaFilter("UCX_NET_DEVICES", "all").selects("mlx5_0", 1)
-    assert HcaFilter("UCX_NET_DEVICES", "all").absent([]) == ()
+    assert HcaFilter("UCX_NET_DEVICES", "all").absent_names([]) == ()
 
 
 def test_a_node_that_lost_a_card() -> None:
