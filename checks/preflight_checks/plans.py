@@ -189,13 +189,13 @@ def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tupl
     """
     observed: dict[str, T] = {}
     missing: dict[str, Unavailable] = {}
-    for seen in facts.each(probe):
-        if any(seen.params.get(name) != value for name, value in params.items()):
+    for row in facts.each(probe):
+        if any(row.params.get(name) != value for name, value in params.items()):
             continue
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
+        if isinstance(row.fact, Observed):
+            observed[row.node] = row.fact.value
         else:
-            missing[seen.node] = seen.fact
+            missing[row.node] = row.fact
     return observed, missing
 
 

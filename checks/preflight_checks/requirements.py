@@ -178,7 +178,7 @@ def store_claims(job: Job) -> tuple[Claim, ...]:
 @memoize
 def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Return every parameter server and trainer endpoint that the files list."""
-    found: dict[tuple[str, str, int], Endpoint] = {}
+    endpoints: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
         for kind, quantity in (("server", "ps_server_endpoints"), ("trainer", "ps_worker_endpoints")):
             for index, spelled in enumerate(items(job.value(quantity, scope))):
@@ -187,8 +187,8 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
                     continue
                 what = f"parameter {kind} {index}" if kind == "server" else f"trainer {index}"
                 endpoint = Endpoint(what, kind, parts[0], parts[1], job.value_claims(quantity, scope))
-                found.setdefault((kind, endpoint.host, endpoint.port), endpoint)
-    return tuple(found.values())
+                endpoints.setdefault((kind, endpoint.host, endpoint.port), endpoint)
+    return tuple(endpoints.values())
 
 
 def has_parameter_servers(job: Job) -> bool:

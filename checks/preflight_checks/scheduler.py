@@ -153,13 +153,13 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(job.name)
         return
     closed = tuple(node.name for node in fitting if node.closed)
-    seen = Evidence("fitting nodes", f"{len(fitting)}, {len(usable)} of them in service", f"{count}", "sinfo -N -l")
+    evidence = Evidence("fitting nodes", f"{len(fitting)}, {len(usable)} of them in service", f"{count}", "sinfo -N -l")
     if len(fitting) < count:
         yield failed(
             f"{job.name}: nodes",
             f"the job starts on {count} nodes{each} at once, and its partition has {len(fitting)} of these",
             at=requested["--nodes"].claim,
-            also=(seen,),
+            also=(evidence,),
             remedy="Request fewer nodes, for less on each, or in another partition.",
         )
         return
@@ -169,7 +169,7 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         f"{fold(closed)} {'is' if len(closed) == 1 else 'are'} not: "
         + "; ".join(f"{node.name} is {node.closed}" for node in fitting[:64] if node.closed),
         at=requested["--nodes"].claim,
-        also=(seen,),
+        also=(evidence,),
         nodes=closed,
         remedy=f"Return {fold(closed)} to service, or request {len(usable)} nodes.",
         severity=Severity.WARNING,
@@ -386,7 +386,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             job.name, "the header names neither account nor quality of service, or the nodes do not come from Slurm"
         )
         return
-    found = False
+    is_known = False
     for option, word in (("--account", "account"), ("--qos", "quality of service")):
         if option not in requested:
             continue
@@ -396,7 +396,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             for item in partitions
         ]
         if all((allowed and value not in allowed) or value in denied for allowed, denied in lists):
-            found = True
+            is_known = True
             allowed = lists[0][0]
             yield failed(
                 f"{job.name}: {word}",
@@ -410,7 +410,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
                 remedy=f"Use one of {fold(allowed)}." if allowed else f"Use another {word}.",
                 certain=word != "account",
             )
-    if not found:
+    if not is_known:
         yield passed(job.name)
 
 
@@ -474,18 +474,19 @@ def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _difference_findings(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, ...]) -> Iterator[Verdict]:
-    found = split(versions)
-    if found is None or not found.odd:
+    division = split(versions)
+    if division is None or not division.odd:
         yield passed(f"{quantity} on {len(versions)} nodes")
         return
-    node, version = found.first_odd
+    node, version = division.first_odd
     yield failed(
         f"{quantity} of the Ray nodes",
-        f"{quantity} differs between the nodes of a Ray job, which Ray rejects: {found.description}",
-        at=Evidence("packages", f"{quantity} {version}", found.common, "ray --version; python --version", node),
+        f"{quantity} differs between the nodes of a Ray job, which Ray rejects: {division.description}",
+        at=Evidence("packages", f"{quantity} {version}", division.common, "ray --version; python --version", node),
         also=claims[:1],
-        nodes=tuple(found.odd),
-        remedy=f"Give {fold(found.odd)} the {quantity} {found.common} of the others, or run all nodes from one image.",
+        nodes=tuple(division.odd),
+        remedy=f"Give {fold(division.odd)} the {quantity} {division.common} of the others, "
+        "or run all nodes from one image.",
     )
 
 
@@ -611,7 +612,7 @@ def gpus_of(amounts: Mapping[str, float]) -> float:
 
 def pod_needs(job: Job) -> tuple[PodNeed, ...]:
     """Return the requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
-    found = []
+    needs = []
     for claim in job.about("pod_replicas"):
         scope = claim.scope
         count = _number(job, "pod_replicas", scope)
@@ -623,7 +624,7 @@ def pod_needs(job: Job) -> tuple[PodNeed, ...]:
             if _covers(label, scope)
         )
         claims = [claim, *(entry for entry in job.about("pod_gpus") if entry.scope == scope)]
-        found.append(
+        needs.append(
             PodNeed(
                 scope.role or "the job",
                 int(count),
@@ -635,7 +636,7 @@ def pod_needs(job: Job) -> tuple[PodNeed, ...]:
                 any(_covers(entry, scope) for entry in job.about("gang")),
             )
         )
-    return tuple(found)
+    return tuple(needs)
 
 
 def _covers(claim: Claim, scope: Scope) -> bool:

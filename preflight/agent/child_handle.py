@@ -324,13 +324,13 @@ def _run_in_child(
         process.exit_now(code)
 
 
-def _close_others(kept: list[int]) -> None:
+def _close_others(kept_fds: list[int]) -> None:
     try:
         open_fds = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:  # a container without /proc
         open_fds = list(range(3, 4096))
     for fd in open_fds:
-        if fd > 2 and fd not in kept:
+        if fd > 2 and fd not in kept_fds:
             with suppress(OSError):
                 os.close(fd)
 

@@ -68,7 +68,7 @@ def _count(cases: Iterable[Case], state: str) -> str:
 
 
 def _properties(suite: ElementTree.Element, report: Report) -> None:
-    held = ElementTree.SubElement(suite, "properties")
+    element = ElementTree.SubElement(suite, "properties")
     values = {
         "version": report.tool.version,
         "verb": report.run.verb,
@@ -79,7 +79,7 @@ def _properties(suite: ElementTree.Element, report: Report) -> None:
     if report.run.smoke_options.injected_fault is not None:
         values["injected_fault"] = report.run.smoke_options.injected_fault.option_text
     for name, value in values.items():
-        ElementTree.SubElement(held, "property", {"name": name, "value": _legal_xml(value)})
+        ElementTree.SubElement(element, "property", {"name": name, "value": _legal_xml(value)})
 
 
 def _case(suite: ElementTree.Element, case: Case) -> None:

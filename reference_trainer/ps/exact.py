@@ -647,11 +647,11 @@ class ExactValues:
         """Compare rows of a table, as `compare` does for a shard."""
         import torch
 
-        found = oracle.compare(label, rank, got.flatten(), expected.flatten())
-        if found is None:
+        mismatch = oracle.compare(label, rank, got.flatten(), expected.flatten())
+        if mismatch is None:
             return None
         kind = self._plan.tables[table]
-        row, column = int(rows[found.index // kind.width]), found.index % kind.width
+        row, column = int(rows[mismatch.index // kind.width]), mismatch.index % kind.width
         where = "row %d, column %d of table %s" % (row, column, kind.name)
 
         def pushed(worker: int, clock: int) -> Any:
@@ -661,19 +661,19 @@ class ExactValues:
             whole[torch.searchsorted(rows, touched[here])] = gradients[here]
             return whole.flatten()
 
-        return self._explain_mismatch(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
+        return self._explain_mismatch(mismatch, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
 
     def _explain_mismatch(
-        self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
+        self, mismatch: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
     ) -> Mismatch:
         """Return the mismatch with the pushes that are missing or were added too often, if these explain every
         element.
         """
-        times, clock = self._decode(difference, pushed) if found.wrong > 1 or found.elements == 1 else ({}, 0)
+        times, clock = self._decode(difference, pushed) if mismatch.wrong > 1 or mismatch.elements == 1 else ({}, 0)
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
-        why = " and ".join(texts) if texts else found.explanation
+        why = " and ".join(texts) if texts else mismatch.explanation
         counts = {str(worker): 1 + count for worker, count in times.items()}
-        return replace(found, contributions=counts, explanation=f"{where}: {why}")
+        return replace(mismatch, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
         """Return by how much the pushes of one clock were added too often, by worker, and the clock; empty if they do
@@ -699,7 +699,7 @@ class ExactValues:
 
         `rows` holds what each worker pushes to each of the elements.
         """
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         windows: set[int] = set()
         for pushes, wanted in zip(rows, differences):
             known = [worker for worker, push in enumerate(pushes) if push]
@@ -717,10 +717,10 @@ class ExactValues:
                 times = (number + 1) % oracle.BASE - 1
                 number = (number - times) // oracle.BASE
                 if times:
-                    found[worker] = times
+                    counts[worker] = times
             if number:
                 return {}
-        return found
+        return counts
 
     def _values(self, shard: Shard) -> _ShardValues:
         key = (shard.number, shard.begin, id(shard))

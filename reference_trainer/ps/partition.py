@@ -318,18 +318,18 @@ def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
     """Return blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this
     order.
     """
-    found: list[Shard] = []
+    shards: list[Shard] = []
     pieces: list[Piece] = []
     begin = offset = 0
     for block in blocks:
         if pieces and offset + block.elements - begin > max_elements:
-            found.append(Shard(len(found), begin, offset - begin, tuple(pieces)))
+            shards.append(Shard(len(shards), begin, offset - begin, tuple(pieces)))
             pieces, begin = [], offset
         pieces.append(Piece(block, offset))
         offset += block.elements
     if pieces:
-        found.append(Shard(len(found), begin, offset - begin, tuple(pieces)))
-    return tuple(found)
+        shards.append(Shard(len(shards), begin, offset - begin, tuple(pieces)))
+    return tuple(shards)
 
 
 def difference(mine: Sequence[Any], theirs: Any) -> str:

@@ -179,12 +179,12 @@ class ServerState:
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
-    def mismatch(self, found: Mismatch | None) -> None:
+    def mismatch(self, mismatch: Mismatch | None) -> None:
         """Record a value that is wrong."""
-        if found is not None:
+        if mismatch is not None:
             with self.lock:
                 if len(self.mismatches) < _MAX_MISMATCHES:
-                    self.mismatches.append(found)
+                    self.mismatches.append(mismatch)
 
     def check_push(self, worker: int, clock: int, shard: Any) -> None:
         """Check the value of a worker's push for a shard in the exact phase."""

@@ -511,10 +511,10 @@ class _Run:
         )
 
     def _server_stats(self) -> list[ServerStats]:
-        found = []
+        stats = []
         for server, reached in zip(self._client.servers, self._dialling.reached):
             channel = server.channel
-            found.append(
+            stats.append(
                 ServerStats(
                     server.index,
                     reached.endpoint,
@@ -531,7 +531,7 @@ class _Run:
                     channel.congestion,
                 )
             )
-        return found
+        return stats
 
 
 def _first_and_last(values: list[float]) -> list[float]:

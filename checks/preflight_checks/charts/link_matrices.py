@@ -99,13 +99,13 @@ def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
     return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
 
 
-def _inconclusive_reasons(known: DialEvidence) -> dict[int, str]:
+def _inconclusive_reasons(dials: DialEvidence) -> dict[int, str]:
     """Return the results that prove nothing about a link, by identity, each with its reason."""
     return {
-        **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
-        **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
-        **{id(cell): _NO_CARRIER for cell in known.no_carrier},
-        **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
+        **{id(cell): _OTHER_ADDRESS for cell in dials.other_address},
+        **{id(cell): _OTHER_MACHINE for cell in dials.other_machine},
+        **{id(cell): _NO_CARRIER for cell in dials.no_carrier},
+        **{id(cell): _status_text(cell) for cell in dials.failing if cell.result.status in NOT_TRIED},
     }
 
 
@@ -166,10 +166,10 @@ def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None)
 def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
     """Return the pairs whose measurement produced no result."""
     return {
-        (seen.node, peer): _Direction("unknown", None, cell_text(seen.fact.reason))
-        for seen in facts.each(measure)
-        if isinstance(seen.fact, Unavailable)
-        for peer in seen.peers
+        (row.node, peer): _Direction("unknown", None, cell_text(row.fact.reason))
+        for row in facts.each(measure)
+        if isinstance(row.fact, Unavailable)
+        for peer in row.peers
     }
 
 

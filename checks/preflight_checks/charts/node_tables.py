@@ -60,8 +60,8 @@ def cells_of(
 
     If several values are equally common, that of the first node counts as the most common one, as in the checks.
     """
-    found = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
-    if found is None:
+    division = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
+    if division is None:
         return None
     cells: list[Cell] = []
     for record in fleet.records:
@@ -70,7 +70,7 @@ def cells_of(
             cells.append(Cell(None, why=cell_text(reported.why)))
         else:
             shown = cell_text(reported.value) if isinstance(reported.value, str) else reported.value
-            cells.append(Cell(shown, odd=not is_equal(reported.value, found.common)))
+            cells.append(Cell(shown, odd=not is_equal(reported.value, division.common)))
     return tuple(cells)
 
 
@@ -84,10 +84,10 @@ def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], Ce
     out.
     """
     found: dict[str, CellValue] = {}
-    for seen in facts.each(probe):
-        value = read(seen.fact.value) if isinstance(seen.fact, Observed) else CellValue(None, seen.fact.reason)
-        if seen.node not in found or (found[seen.node].value is None and value.value is not None):
-            found[seen.node] = value
+    for row in facts.each(probe):
+        value = read(row.fact.value) if isinstance(row.fact, Observed) else CellValue(None, row.fact.reason)
+        if row.node not in found or (found[row.node].value is None and value.value is not None):
+            found[row.node] = value
     return found
 
 

@@ -34,8 +34,8 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     if not parts:
         return
     servers = sum(part.kind == SERVER for part in parts)
-    held, stated = _held_bytes(job, facts, servers)
-    sizes = iter(held)
+    bytes_by_server, stated = _held_bytes(job, facts, servers)
+    sizes = iter(bytes_by_server)
     pieces: dict[str, list[Piece]] = {}
     for part in parts:
         size = next(sizes, None) if part.kind == SERVER else None
@@ -45,7 +45,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     order = {node.name: number for number, node in enumerate(fleet.nodes)}
     nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
     note = f"Where {counted(servers, 'server')} and {counted(len(parts) - servers, 'worker')} are, {source}; "
-    note += f"bytes are {stated}." if held else f"{_UNSIZED}."
+    note += f"bytes are {stated}." if bytes_by_server else f"{_UNSIZED}."
     places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
     yield Layout("servers.placement", "Placement of servers and workers", note, "bytes", places)
 
@@ -59,18 +59,18 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     # Importing the training run takes long, here and below, and most jobs have no servers.
     from preflight_checks.smoke.server_run import processes
 
-    found = layout(job, fleet, facts)
-    if found.servers and not nodes_share_machine(fleet):
+    placement = layout(job, fleet, facts)
+    if placement.servers and not nodes_share_machine(fleet):
 
         def placed(endpoints: Sequence[Endpoint], kind: str) -> list[_Part]:
             return [
-                _Part(f"{kind} {n}", kind, found.node_of.get(endpoint_name, ""))
+                _Part(f"{kind} {n}", kind, placement.node_of.get(endpoint_name, ""))
                 for n, endpoint_name in enumerate(endpoints)
             ]
 
         return [
-            *placed(found.servers, SERVER),
-            *placed(found.trainers, "trainer"),
+            *placed(placement.servers, SERVER),
+            *placed(placement.trainers, "trainer"),
         ], "according to the addresses of the nodes"
     started = processes(job, fleet, facts)
     if isinstance(started, str):

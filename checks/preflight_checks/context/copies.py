@@ -91,21 +91,21 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield unknown(f"the ranks' interpreter on {fold(silent)}", "blocked by NOD001", nodes=silent)
     closed: dict[str, list[_EntryFailure]] = {}
     reasons: dict[str, list[str]] = {}
-    for seen in everywhere:
-        if isinstance(seen.fact, Observed):
+    for row in everywhere:
+        if isinstance(row.fact, Observed):
             continue
         # Without a provenance the ranks' context is unknown; the node is not to blame.
-        if seen.fact.kind == "context" and seen.provenance:
-            closed.setdefault(seen.fact.reason, []).append(_EntryFailure(seen.node, seen.fact.detail, seen.provenance))
+        if row.fact.kind == "context" and row.provenance:
+            closed.setdefault(row.fact.reason, []).append(_EntryFailure(row.node, row.fact.detail, row.provenance))
         else:
-            reasons.setdefault(seen.fact.reason, []).append(seen.node)
+            reasons.setdefault(row.fact.reason, []).append(row.node)
     for reason, found in closed.items():
         yield _entry_finding(job, reason, found, everywhere=len(found) == len(everywhere))
     for reason, nodes in reasons.items():
         # The claims state where the ranks run, so that the host is not what must be examined.
         required = reason.startswith(_IN_CONTAINER)
         yield unknown(f"the ranks' interpreter on {fold(nodes)}", reason, nodes=nodes, required=required)
-    outside = [seen.node for seen in everywhere if isinstance(seen.fact, Observed) and _OUTSIDE in seen.provenance]
+    outside = [row.node for row in everywhere if isinstance(row.fact, Observed) and _OUTSIDE in row.provenance]
     if outside:
         reason = "the interpreter of --python was examined on the host, and the job starts its ranks in a container"
         yield unknown(f"the container of the ranks on {fold(outside)}", reason, nodes=outside)
@@ -329,7 +329,7 @@ def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
     folders = list(dict.fromkeys(posixpath.dirname(launch.span.path) for launch in job.launches))
     started_from_one = all(launch.launcher in _STARTED_FROM_ONE for launch in job.launches)
     by_ray = all("ray" in (launch.launcher, *launch.wrappers) for launch in job.launches)
-    found: list[_Wanted] = []
+    wanted_files: list[_Wanted] = []
     for file in job.files:
         tried = [posixpath.relpath(file.path, folder or ".") for folder in folders]
         places = tuple(dict.fromkeys(p for p in (*tried, file.path) if not p.startswith(("..", "/"))))
@@ -338,8 +338,8 @@ def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
         # Ray ships the working directory itself.
         on_all_nodes = not by_ray and (needed or (not starts_ranks and not started_from_one))
         read = not by_ray and not (starts_ranks and started_from_one)
-        found.append(_Wanted(places[0], places, file, on_all_nodes, starts_ranks, read))
-    return tuple(found)
+        wanted_files.append(_Wanted(places[0], places, file, on_all_nodes, starts_ranks, read))
+    return tuple(wanted_files)
 
 
 @requests_for(copies)
@@ -457,12 +457,12 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
     )
 
 
-def _products_text(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
+def _products_text(job: Job, copies: Mapping[str, Copy], nodes: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
     """Return the samples per step in both groups of copies; empty if micro batch, accumulation or world size is
     unknown.
     """
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
-    sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
+    sides = [(node, _product(copies[node].numbers)) for node in (nodes[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
         return ""
     (one, (a, b)), (other, (c, d)) = ((node, value) for node, value in sides if value is not None)

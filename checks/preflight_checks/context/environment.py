@@ -86,7 +86,7 @@ plan_both = combine_plans(plan_ranks, plan_logins)
 
 def unknown_bare_environments(facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield one `unknown` per reason why the bare environment of some nodes is missing, with the names of the nodes."""
-    bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
+    bare_facts = ((row.node, row.fact) for row in facts.each(environment) if not row.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason)
@@ -117,9 +117,9 @@ def _observed(facts: Facts, *, context: bool) -> dict[str, Environment]:
 @memoize
 def _environments_by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
     found: dict[bool, dict[str, Environment]] = {True: {}, False: {}}
-    for seen in facts.each(environment):
-        if isinstance(seen.fact, Observed):
-            found[seen.asked.context][seen.node] = seen.fact.value
+    for row in facts.each(environment):
+        if isinstance(row.fact, Observed):
+            found[row.asked.context][row.node] = row.fact.value
     return found
 
 
@@ -165,9 +165,9 @@ def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
     return tuple(NodeGroup(settings(by_node[nodes[0]]), tuple(nodes)) for nodes in groups.values())
 
 
-def setting(seen: Mapping[str, Setting], name: str) -> Setting:
+def setting(settings: Mapping[str, Setting], name: str) -> Setting:
     """Return the setting of `name`. A variable that is set to its reader's default counts as not set."""
-    found = seen.get(name, UNSET)
+    found = settings.get(name, UNSET)
     default = default_of(name)
     return Setting("", found.shown, found.file) if default is not None and found.key == f"={default}" else found
 
@@ -252,21 +252,21 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
     not shown. Variables that the job's files set are the same everywhere and are skipped.
     """
     yield from missing_facts(facts, environment, "variables")
-    seen = observed_environments(facts)
-    if seen is None:
+    environments = observed_environments(facts)
+    if environments is None:
         yield unknown("variables", "the environment of fewer than two nodes is known")
         return
-    differences = _differences(job, seen)
+    differences = _differences(job, environments)
     together = grouped(((item.severity, tuple(item.odd)), item) for item in differences)
     for (severity, nodes), items in together.items():
-        yield _finding(severity, nodes, items, seen.where, len(seen.by_node))
+        yield _finding(severity, nodes, items, environments.where, len(environments.by_node))
     if not differences:
-        yield passed(f"variables {seen.where} on {len(seen.by_node)} nodes")
+        yield passed(f"variables {environments.where} on {len(environments.by_node)} nodes")
 
 
-def _differences(job: Job, seen: ObservedEnvironments) -> list[_Difference]:
+def _differences(job: Job, environments: ObservedEnvironments) -> list[_Difference]:
     ours = set_by_job(job)
-    groups = groups_of(seen.by_node)
+    groups = groups_of(environments.by_node)
     names = sorted({name for group in groups for name in group.settings if name not in ours})
     return [found for name in names if (found := _difference(name, groups, job)) is not None]
 
@@ -351,12 +351,12 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: a variable that the job's files set, or that a flag overrides, is skipped.
     """
     yield from missing_facts(facts, environment, "identities")
-    seen = observed_environments(facts)
-    if seen is None:
+    environments = observed_environments(facts)
+    if environments is None:
         yield unknown("identities", "the environment of fewer than two nodes is known")
         return
     ours = set_by_job(job)
-    groups = groups_of(seen.by_node)
+    groups = groups_of(environments.by_node)
     wrong = False
     for name in sorted({name for item in groups for name in item.settings if name not in ours}):
         group = group_of(name)
@@ -374,9 +374,9 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         for value, nodes in holders.items():
             if len(nodes) > 1:
                 wrong = True
-                yield _collision_finding(name, value, nodes, group, seen.where)
+                yield _collision_finding(name, value, nodes, group, environments.where)
     if not wrong:
-        yield passed(f"identities on {len(seen.by_node)} nodes")
+        yield passed(f"identities on {len(environments.by_node)} nodes")
 
 
 def _collision_finding(name: str, value: Setting, nodes: list[str], group: Group, where: str) -> Verdict:
@@ -474,23 +474,23 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
         yield passed(f"roles on {len(roles)} nodes")
 
 
-def _listed_values(held: Mapping[str, str], name: str) -> list[str]:
-    return [item.strip() for item in held.get(name, "").split(",") if item.strip()]
+def _listed_values(variables: Mapping[str, str], name: str) -> list[str]:
+    return [item.strip() for item in variables.get(name, "").split(",") if item.strip()]
 
 
 def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
     for node, role in roles.items():
-        held = observed[node]
-        listed = _listed_values(held, _SERVERS)
+        variables = observed[node]
+        listed = _listed_values(variables, _SERVERS)
         if role not in ("PSERVER", "TRAINER"):
             yield _Fault(
                 (node,),
-                f"TRAINING_ROLE is {held['TRAINING_ROLE']} on {node}, but Paddle accepts only TRAINER and PSERVER",
+                f"TRAINING_ROLE is {variables['TRAINING_ROLE']} on {node}, but Paddle accepts only TRAINER and PSERVER",
                 "TRAINING_ROLE",
                 "TRAINER or PSERVER",
                 f"Set TRAINING_ROLE to TRAINER or PSERVER on {node}.",
             )
-        elif not listed and _SERVERS not in held:
+        elif not listed and _SERVERS not in variables:
             yield _Fault(
                 (node,),
                 f"{node} is a {role.lower()} without {_SERVERS}, so it cannot find the servers",
@@ -498,8 +498,8 @@ def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]
                 "the list of servers",
                 f"Set {_SERVERS} on {node} as on the other nodes.",
             )
-        elif role == "PSERVER" and "POD_IP" in held and "PADDLE_PORT" in held:
-            own = f"{held['POD_IP']}:{held['PADDLE_PORT']}"
+        elif role == "PSERVER" and "POD_IP" in variables and "PADDLE_PORT" in variables:
+            own = f"{variables['POD_IP']}:{variables['PADDLE_PORT']}"
             if own not in listed:
                 yield _Fault(
                     (node,),
@@ -513,8 +513,8 @@ def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]
 def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
     used: dict[str, list[str]] = {}
     for node, role in roles.items():
-        held = observed[node]
-        number, count = held.get("PADDLE_TRAINER_ID", ""), held.get("PADDLE_TRAINERS_NUM", "")
+        variables = observed[node]
+        number, count = variables.get("PADDLE_TRAINER_ID", ""), variables.get("PADDLE_TRAINERS_NUM", "")
         if role != "TRAINER" or not number:
             continue
         used.setdefault(number, []).append(node)
@@ -528,7 +528,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
                 "Number the trainers consecutively from 0.",
             )
             continue
-        listed, own = _listed_values(held, _TRAINERS), held.get("PADDLE_CURRENT_ENDPOINT", "")
+        listed, own = _listed_values(variables, _TRAINERS), variables.get("PADDLE_CURRENT_ENDPOINT", "")
         if own and listed and (int(number) >= len(listed) or listed[int(number)] != own):
             yield _Fault(
                 (node,),

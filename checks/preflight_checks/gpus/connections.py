@@ -202,20 +202,26 @@ def _is_not_ready(state: int, status: int | None) -> bool:
 def _unregistered_gpu_findings(
     states: dict[str, list[tuple[int, int, int | None, str]]], claims: tuple[Claim, ...]
 ) -> Iterator[Verdict]:
-    found = [
+    unregistered = [
         (node, label, f"{STATES.get(state, state)}" + (f", status {status}" if status else ""))
         for node, devices in states.items()
         for _, state, status, label in devices
         if _is_not_ready(state, status)
     ]
-    if not found:
+    if not unregistered:
         return
-    nodes = tuple(dict.fromkeys(node for node, _, _ in found))
-    shown = fold((f"{label}: {text}" for _, label, text in found), 4)
+    nodes = tuple(dict.fromkeys(node for node, _, _ in unregistered))
+    shown = fold((f"{label}: {text}" for _, label, text in unregistered), 4)
     yield failed(
         "fabric state",
         f"GPUs are not registered with their NVSwitch fabric: {shown}",
-        at=Evidence("NVML", f"{found[0][1]}: {found[0][2]}", "completed", "nvidia-smi -q | grep -A4 Fabric", nodes[0]),
+        at=Evidence(
+            "NVML",
+            f"{unregistered[0][1]}: {unregistered[0][2]}",
+            "completed",
+            "nvidia-smi -q | grep -A4 Fabric",
+            nodes[0],
+        ),
         also=claims,
         nodes=nodes,
         remedy=f"`systemctl restart nvidia-fabricmanager` on {fold(nodes)} (its version must be the driver's), and "
@@ -295,18 +301,18 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     slow: dict[str, ToolAnswer] = {}
     failing: dict[str, ToolAnswer] = {}
     quick = []
-    for seen in facts.each(management_tool):
-        if not isinstance(seen.fact, Observed):
-            if seen.fact.kind != "missing":
-                yield unknown(f"management tool on {seen.node}", seen.fact.reason, nodes=(seen.node,))
+    for row in facts.each(management_tool):
+        if not isinstance(row.fact, Observed):
+            if row.fact.kind != "missing":
+                yield unknown(f"management tool on {row.node}", row.fact.reason, nodes=(row.node,))
             continue
-        answer = seen.fact.value
+        answer = row.fact.value
         if answer.exit_code is None or answer.took_s > SLOW_S:
-            slow[seen.node] = answer
+            slow[row.node] = answer
         elif answer.exit_code != 0:
-            failing[seen.node] = answer
+            failing[row.node] = answer
         else:
-            quick.append(seen.node)
+            quick.append(row.node)
     yield from _tool_findings(slow, "slow", claims)
     yield from _tool_findings(failing, "failing", claims)
     well = [node for node, value in facts.observed(gpus).items() if not value.problem and node not in slow]

@@ -160,8 +160,8 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from missing_facts(facts, leftovers, "states of processes")
     observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
-    found = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
-    for state, processes in found.items():
+    by_state = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
+    for state, processes in by_state.items():
         nodes = tuple(dict.fromkeys(node for node, _ in processes))
         node, process = processes[0]
         remedy = (
@@ -176,7 +176,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=nodes,
             remedy=remedy,
         )
-    if observed and not found:
+    if observed and not by_state:
         yield passed(f"states of processes on {len(observed)} nodes")
 
 
@@ -264,7 +264,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         yield not_applicable("extension locks", "nothing in the job's files compiles extensions")
         return
     yield from missing_facts(facts, locks, "extension locks")
-    locks_by_node = {seen.node: seen.fact for seen in facts.each(locks)}
+    locks_by_node = {row.node: row.fact for row in facts.each(locks)}
     building = [node for node, value in facts.observed(leftovers).items() if value.compiling]
     stale: dict[str, tuple[float, list[str]]] = {}
     for node, fact in locks_by_node.items():

@@ -127,28 +127,28 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     hypervisor.
     """
     observed = yield from known_facts(facts, clock, "time daemons")
-    kept = {node: value for node, value in observed.items() if value.synchronised}
+    synchronised = {node: value for node, value in observed.items() if value.synchronised}
     free = {node: value for node, value in observed.items() if value.synchronised is False}
     blind = grouped((value.problem, node) for node, value in observed.items() if value.synchronised is None)
     for reason, nodes in blind.items():
         yield unknown(
             f"time daemons on {fold(nodes)}", f"the kernel does not report whether the clock is synchronized: {reason}"
         )
-    if kept and not free:
-        yield passed(f"the clocks of {len(kept)} nodes are synchronized")
+    if synchronised and not free:
+        yield passed(f"the clocks of {len(synchronised)} nodes are synchronized")
     if not free:
         return
     node, value = next(iter(free.items()))
     runs = f"{', '.join(value.daemons)} runs there" if value.daemons else "no time daemon was found there"
     daemon = f" and reports: {value.daemon_says}" if value.daemon_says else ""
-    others = f", as {fold(kept, 4)} {'are' if len(kept) > 1 else 'is'}" if kept else ""
+    others = f", as {fold(synchronised, 4)} {'are' if len(synchronised) > 1 else 'is'}" if synchronised else ""
     yield failed(
         "time daemons",
         f"the clock of {fold(free)} is not synchronized{others} ({node}: {runs}{daemon})",
         at=Evidence("state of the clock", "not synchronised", "synchronised", "timedatectl; chronyc tracking", node),
         nodes=tuple(free),
         remedy=f"Start a time daemon on {fold(free)} and make sure that it reaches its servers: `chronyc sources`.",
-        severity=None if len(kept) > len(free) else Severity.INFO,
+        severity=None if len(synchronised) > len(free) else Severity.INFO,
     )
 
 
@@ -209,10 +209,10 @@ def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
     return frozenset(name for value in observed.values() for name in value.features)
 
 
-def _lacking_features(known: frozenset[str], value: Machine) -> str:
+def _lacking_features(required_flags: frozenset[str], value: Machine) -> str:
     """Return the known features that a node lacks; empty if its features are unknown."""
-    missing = sorted(known.difference(value.features))
-    if not known or not value.features:
+    missing = sorted(required_flags.difference(value.features))
+    if not required_flags or not value.features:
         return ""
     return f"all except {', '.join(missing[:_MAX_NAMED])}{', ...' * (len(missing) > _MAX_NAMED)}" if missing else "all"
 
@@ -326,23 +326,23 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     for name, noticed in (*effects["settings"].items(), *effects["modules"].items()):
         of_module = name in effects["modules"]
         settings = {node: fact.modules if of_module else fact.values for node, fact in observed.items()}
-        found = split({node: values[name] for node, values in settings.items() if name in values})
-        if found is None or not found.odd or not found.has_majority:
+        division = split({node: values[name] for node, values in settings.items() if name in values})
+        if division is None or not division.odd or not division.has_majority:
             continue
         has_finding = True
-        node, value = found.first_odd
+        node, value = division.first_odd
         file = f"/sys/module/{name.replace('.', '/parameters/')}"
         until_then = (
-            f"set `{name}={found.common}` in /etc/modprobe.d or on the kernel's command line"
+            f"set `{name}={division.common}` in /etc/modprobe.d or on the kernel's command line"
             if of_module
-            else f"`sysctl -w {name}='{found.common}'` until then"
+            else f"`sysctl -w {name}='{division.common}'` until then"
         )
         yield failed(
             name,
-            f"not all nodes have the same {name}: {found.description}; where it differs, {noticed}",
-            at=Evidence(name, value, found.common, f"cat {file}" if of_module else f"sysctl {name}", node),
-            nodes=tuple(found.odd),
-            remedy=f"Find out why {fold(found.odd)} is configured differently; {until_then}.",
+            f"not all nodes have the same {name}: {division.description}; where it differs, {noticed}",
+            at=Evidence(name, value, division.common, f"cat {file}" if of_module else f"sysctl {name}", node),
+            nodes=tuple(division.odd),
+            remedy=f"Find out why {fold(division.odd)} is configured differently; {until_then}.",
         )
     if len(observed) > 1 and not has_finding:
         yield passed(f"kernel settings of {len(observed)} nodes")

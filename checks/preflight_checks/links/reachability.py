@@ -120,16 +120,16 @@ def _payload_evidence(cell: Cell[Target]) -> Evidence:
 def _mtu_note(shape: Shape[Target], facts: Facts) -> str:
     """Return the MTUs of the interfaces on the network of the connection, as far as they are known."""
     observed = facts.observed(interfaces)
-    found: dict[str, int] = {}
+    mtu_by_node: dict[str, int] = {}
     for cell in shape.cells:
         networks = _networks(observed, cell.peer, cell.result.address)
         for node in cell.pair:
             for item in observed[node].interfaces if node in observed else ():
                 if item.mtu and any(subnet(address) in networks for address in item.addresses):
-                    found[f"{node} {item.name}"] = item.mtu
-    if not found:
+                    mtu_by_node[f"{node} {item.name}"] = item.mtu
+    if not mtu_by_node:
         return ""
-    return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(found.items())), 4)
+    return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(mtu_by_node.items())), 4)
 
 
 def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
@@ -279,8 +279,8 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
         reason = "blocked by NIC013: an interface lost its carrier meanwhile"
         yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.no_carrier), required=True)
-    found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
-    for group in group_shapes(found):
+    failure_shapes = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
+    for group in group_shapes(failure_shapes):
         claims = claims_of(job, fleet, facts, {cell.label for shape in group for cell in shape.cells})
         yield _unreachable_finding(group, claims, _open_direction(group, received_ids(facts)))
     for endpoint, reason in undialled(job, fleet, facts):
@@ -297,7 +297,7 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     silent = unreached_nodes(fleet)
     if silent:
         yield unknown(f"links of {fold(silent)}", "blocked by NOD001", nodes=silent)
-    if grouped_results.tried and not found:
+    if grouped_results.tried and not failure_shapes:
         yield passed(coverage(fleet, facts))
 
 
@@ -366,22 +366,22 @@ def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> 
 
 
 def _unreachable_finding(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open_direction: str) -> Verdict:
-    every = [cell for shape in group for cell in shape.cells]
-    statuses = list(dict.fromkeys(cell.result.status for cell in every))
-    evidence = [_evidence(cell) for cell in every[:8]]
-    ports = _ports(every)
+    failed_cells = [cell for shape in group for cell in shape.cells]
+    statuses = list(dict.fromkeys(cell.result.status for cell in failed_cells))
+    evidence = [_evidence(cell) for cell in failed_cells[:8]]
+    ports = _ports(failed_cells)
     how = " or ".join(STATUS_TEXTS[status] for status in statuses)
     about = subject(group[0]) if len(group) == 1 else f"{group[0].kind} {fold(shape.node for shape in group)}"
     return failed(
         f"links: {about}",
-        f"{_sentence(group)} on {ports}: connections {how}{_detail(every)}{open_direction}",
+        f"{_sentence(group)} on {ports}: connections {how}{_detail(failed_cells)}{open_direction}",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=dict.fromkeys(name for shape in group for name in shape.nodes),
         remedy=_remedy(group, statuses, ports),
         run=_firewall_commands(group, statuses),
         # Ranks meet at the job's own ports; ports that the kernel picks are used after that.
-        waits_at=("collective" if all(cell.label == FREE for cell in every) else "rendezvous")
+        waits_at=("collective" if all(cell.label == FREE for cell in failed_cells) else "rendezvous")
         if "filtered" in statuses
         else "",
     )
@@ -540,9 +540,9 @@ class DialEvidence:
 @memoize
 def dial_evidence(facts: Facts) -> DialEvidence:
     """Return the results of all dialled ports, sorted."""
-    every = cells(facts)
+    dial_cells = cells(facts)
     # A large fleet dials a hundred thousand ports, and nearly all of them answer.
-    failing = [c for c in every if c.result.status != "ok"]
+    failing = [c for c in dial_cells if c.result.status != "ok"]
     wrong = misresolved_hosts(facts)
     nameless = [c for c in failing if c.result.status in STATUS_TEXTS and (c.source, c.result.host) in wrong]
     disputed = disputed_pairs(facts)
@@ -554,12 +554,12 @@ def dial_evidence(facts: Facts) -> DialEvidence:
         if unsteady.intersection(c.pair) and c.result.status in STATUS_TEXTS and frozenset(c.pair) not in disputed
     ]
     left_out = {id(c) for c in (*nameless, *used, *cut)} | {id(c) for c in failing if c.result.status in NOT_TRIED}
-    tried = [c for c in every if id(c) not in left_out] if left_out else every
-    return DialEvidence(every, tried, failing, nameless, used, cut)
+    tried = [c for c in dial_cells if id(c) not in left_out] if left_out else dial_cells
+    return DialEvidence(dial_cells, tried, failing, nameless, used, cut)
 
 
 def nodes_without_dial(facts: Facts) -> Iterator[tuple[FactRow[Dialled], Unavailable]]:
     """Yield the nodes that could not dial any peer, each with the reason."""
-    for seen in facts.each(dial):
-        if isinstance(seen.fact, Unavailable) and not seen.params.get("look"):
-            yield seen, seen.fact
+    for row in facts.each(dial):
+        if isinstance(row.fact, Unavailable) and not row.params.get("look"):
+            yield row, row.fact

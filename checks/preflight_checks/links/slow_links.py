@@ -67,18 +67,18 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     """
     if not (yield from any_link_measured(fleet, facts, "packet loss")):
         return
-    found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
-    yield from inconclusive_verdicts(found, "lossy", "packet loss")
-    for shape in found.shapes:
+    faults = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
+    yield from inconclusive_verdicts(faults, "lossy", "packet loss")
+    for shape in faults.shapes:
         yield _loss_finding(shape)
-    if not found.shapes:
-        without = sum(not item.measurements[0].direction.arrived for item in found.every)
+    if not faults.shapes:
+        without = sum(not item.measurements[0].direction.arrived for item in faults.every)
         note = (
-            f"; no datagram arrived in {without} of {len(found.every)} directions, so only TCP was judged"
+            f"; no datagram arrived in {without} of {len(faults.every)} directions, so only TCP was judged"
             if without
             else ""
         )
-        yield passed(f"packet loss: {coverage_text(found, fleet)} tried{note}")
+        yield passed(f"packet loss: {coverage_text(faults, fleet)} tried{note}")
 
 
 def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
@@ -131,16 +131,16 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     if not (yield from any_link_measured(fleet, facts, "full frames")):
         return
-    found = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
-    yield from inconclusive_verdicts(found, "narrow", "full frames")
+    faults = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
+    yield from inconclusive_verdicts(faults, "narrow", "full frames")
     may_use_rdma = "nccl" in backends(job)[0]
-    for shape in found.shapes:
+    for shape in faults.shapes:
         yield _full_frame_finding(shape, certain=may_use_rdma)
-    tried = [item for item in found.every if item.measurements[0].direction.frame_bytes]
+    tried = [item for item in faults.every if item.measurements[0].direction.frame_bytes]
     if not tried:
         yield unknown("full frames", "no datagram arrived between any two nodes; a firewall may block UDP")
-    elif not found.shapes:
-        yield passed(f"full frames: {coverage_text(found, fleet)} tried")
+    elif not faults.shapes:
+        yield passed(f"full frames: {coverage_text(faults, fleet)} tried")
 
 
 def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verdict:
@@ -246,8 +246,8 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     loaded.
     """
     yield from missing_facts(facts, carriers, "carriers")
-    later = {seen.node: seen for seen in facts.each(carriers) if isinstance(seen.fact, Observed)}
-    began = {seen.node: seen.finished_s for seen in facts.each(nic_states)}
+    later = {row.node: row for row in facts.each(carriers) if isinstance(row.fact, Observed)}
+    began = {row.node: row.finished_s for row in facts.each(nic_states)}
     quiet = 0
     for node, (use, state) in states_in_use(job, facts).items():
         now = later[node].fact if node in later else None
@@ -327,19 +327,19 @@ def _best_rate(item: JudgedDirection) -> float:
     return max(look.rate_mbps or 0.0 for look in item.measurements)
 
 
-def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
+def _slow_finding(shape: Shape[JudgedDirection], faults: LinkFaults) -> Verdict:
     best = max(_best_rate(cell.result) for cell in shape.cells)
-    common = found.usual.rate_mbps
+    common = faults.usual.rate_mbps
     if common is not None:
-        common = min(common, *(found.cards.ceiling_mbps(cell.result.measurements[0]) for cell in shape.cells))
+        common = min(common, *(faults.cards.ceiling_mbps(cell.result.measurements[0]) for cell in shape.cells))
     cards = [
-        card for cell in shape.cells if (card := found.cards.expected_mbps(cell.result.measurements[0])) is not None
+        card for cell in shape.cells if (card := faults.cards.expected_mbps(cell.result.measurements[0])) is not None
     ]
     expected = f"{format_rate(common)}, as on other links"
     if common is not None and cards and best * 2 > common:
         expected = f"{format_rate(min(cards))}, the speed of the cards"
-    evidence = [_slow_evidence(cell, expected, found) for cell in shape.cells[:8]]
-    certain = common is not None and best < common / BEYOND_DOUBT and len(found.every) > 2 * len(shape.cells)
+    evidence = [_slow_evidence(cell, expected, faults) for cell in shape.cells[:8]]
+    certain = common is not None and best < common / BEYOND_DOUBT and len(faults.every) > 2 * len(shape.cells)
     return failed(
         f"bandwidth: {subject(shape)}",
         f"data moves at no more than {format_rate(best)} {direction(shape)}, measured {times(shape)}; expected "
@@ -353,9 +353,9 @@ def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
     )
 
 
-def _slow_evidence(cell: Cell[JudgedDirection], expected: str, found: LinkFaults) -> Evidence:
+def _slow_evidence(cell: Cell[JudgedDirection], expected: str, faults: LinkFaults) -> Evidence:
     look = cell.result.measurements[-1]
-    cards = found.cards.describe(look)
+    cards = faults.cards.describe(look)
     seen = (
         f"{format_rate(look.direction.single_mbps)} with one stream, "
         f"{format_rate(look.direction.several_mbps)} with {STREAMS}{'; ' + cards if cards else ''}; "
@@ -384,20 +384,20 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     if not (yield from any_link_measured(fleet, facts, "round trips")):
         return
-    found = find(
+    faults = find(
         facts,
         ["late", "unsteady"],
         lambda item: bool({"late", "unsteady"} & {*item.kinds}) and "lossy" not in item.kinds,
         lambda item: min(look.quality.median_s for look in item.measurements),
     )
     for kind in ("late", "unsteady"):
-        yield from inconclusive_verdicts(found, kind, "round trips")
-    for shape in found.shapes:
-        yield _late_finding(shape, found.usual)
-    if not found.shapes:
-        trips = sorted(item.measurements[0].quality.median_s for item in found.every)
+        yield from inconclusive_verdicts(faults, kind, "round trips")
+    for shape in faults.shapes:
+        yield _late_finding(shape, faults.usual)
+    if not faults.shapes:
+        trips = sorted(item.measurements[0].quality.median_s for item in faults.every)
         yield passed(
-            f"round trips: {coverage_text(found, fleet)} measured, medians {format_time(trips[0])} to "
+            f"round trips: {coverage_text(faults, fleet)} measured, medians {format_time(trips[0])} to "
             f"{format_time(trips[-1])}"
         )
 
@@ -406,10 +406,10 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     looks = [look for cell in shape.cells for look in cell.result.measurements]
     late = any("late" in cell.result.kinds for cell in shape.cells)
     if late:
-        seen = f"take at least {format_time(min(look.quality.least_s for look in looks))}"
+        latency_text = f"take at least {format_time(min(look.quality.least_s for look in looks))}"
         expected = f"{format_time(common.least_s)}, as on other links"
     else:
-        seen = f"vary by at least {format_time(min(look.quality.spread_s for look in looks))}"
+        latency_text = f"vary by at least {format_time(min(look.quality.spread_s for look in looks))}"
         expected = f"{format_time(common.spread_s)}, as on other links"
     evidence = [
         evidence_of(
@@ -427,7 +427,7 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     ]
     return failed(
         f"round trips: {subject(shape)}",
-        f"round trips {direction(shape)} {seen}, measured {times(shape)}; expected {expected}",
+        f"round trips {direction(shape)} {latency_text}, measured {times(shape)}; expected {expected}",
         at=evidence[0],
         also=evidence[1:],
         nodes=shape.nodes,
@@ -528,11 +528,11 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             )
 
 
-def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
+def _rails(ports: Sequence[Port], peer_ports: Sequence[Port]) -> list[list[object]]:
     """Return pairs of ports: by name if both nodes use the same names, else by position."""
-    by_name = {port.name: port for port in there}
-    same = [(port, by_name[port.name]) for port in here if port.name in by_name]
-    pairs = same or list(zip(here, there, strict=False))
+    by_name = {port.name: port for port in peer_ports}
+    same = [(port, by_name[port.name]) for port in ports if port.name in by_name]
+    pairs = same or list(zip(ports, peer_ports, strict=False))
     return [[*_end(near), *_end(far)] for near, far in pairs if near.port.link_layer == far.port.link_layer]
 
 
@@ -637,27 +637,27 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
 
 def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
     """Return the pairs of ports that could not be measured or judged, by reason."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):
         if isinstance(row.fact, Unavailable):
-            found.setdefault(row.fact.reason, []).append(f"{row.node} to {fold(row.peers)}")
+            reasons.setdefault(row.fact.reason, []).append(f"{row.node} to {fold(row.peers)}")
         elif row.fact.value.left_out:
             reason = f"no time was left for {row.fact.value.left_out} pairs of ports"
-            found.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
+            reasons.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
     for rail in rails:
         if rail.is_slow is None:
             reason = rail.speed.problem or "the rate of a port is unknown"
-            found.setdefault(reason, []).append(rail.label)
-    return found
+            reasons.setdefault(reason, []).append(rail.label)
+    return reasons
 
 
-def _finding(slow: Sequence[Rail], good: Sequence[Rail], job: Job, facts: Facts) -> Verdict:
-    culprits = _culprits(slow, good)
+def _finding(slow: Sequence[Rail], good_rails: Sequence[Rail], job: Job, facts: Facts) -> Verdict:
+    culprits = _culprits(slow, good_rails)
     named = tuple(dict.fromkeys(node for node, _ in culprits))
     nodes = named or tuple(dict.fromkeys(name for rail in slow for name in (rail.node, rail.peer)))
     worst = min(slow, key=lambda rail: (rail.speed.gbps or 0.0) / (rail.rate_gbps or 1.0))
     least = worst.least_gbps or 0.0
-    whole = "all" if not good else f"{len(slow)} of {len(slow) + len(good)}"
+    whole = "all" if not good_rails else f"{len(slow)} of {len(slow) + len(good_rails)}"
     at = f"; {fold(f'{node} {port}' for node, port in culprits)} with every partner" if culprits else ""
     evidence = [_evidence(rail, job, facts) for rail in (worst, *(rail for rail in slow if rail is not worst))][:8]
     return failed(
@@ -697,11 +697,11 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
     )
 
 
-def _culprits(slow: Sequence[Rail], good: Sequence[Rail]) -> list[tuple[str, str]]:
+def _culprits(slow: Sequence[Rail], good_rails: Sequence[Rail]) -> list[tuple[str, str]]:
     """Return the ports that were slow with each of at least two partners, whose own ports are fast with other
     partners.
     """
-    fast = {end for rail in good for end in rail.ends}
+    fast = {end for rail in good_rails for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:
         one, other = rail.ends

@@ -133,13 +133,13 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: collisions are rare, so this is only information.
     """
     fixed = _fixed_ports(job)
-    seen = yield from known_facts(facts, kernel_network, "fixed ports")
+    settings = yield from known_facts(facts, kernel_network, "fixed ports")
     some = False
     for port, endpoint in fixed.items():
-        nodes = [node for node, fact in seen.items() if fact.may_assign(port)]
+        nodes = [node for node, fact in settings.items() if fact.may_assign(port)]
         if nodes:
             some = True
-            fact = seen[nodes[0]]
+            fact = settings[nodes[0]]
             yield failed(
                 f"port {port}",
                 f"{endpoint.what} {port} is among the ports {fact.first_port} to {fact.last_port} that the kernel of "
@@ -153,8 +153,8 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 f"`sysctl -w net.ipv4.ip_local_reserved_ports={port}`.",
                 run=(root_command("sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={port}", on=nodes),),
             )
-    if seen and not some:
-        yield passed(f"{len(fixed)} ports on {len(seen)} nodes")
+    if settings and not some:
+        yield passed(f"{len(fixed)} ports on {len(settings)} nodes")
 
 
 @check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR)
@@ -174,16 +174,16 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
     """
-    seen = yield from known_facts(facts, kernel_network, "connection tracking")
-    shares = {node: share for node, fact in seen.items() if (share := _tracked(fact)) is not None}
-    if seen and not shares:
+    settings = yield from known_facts(facts, kernel_network, "connection tracking")
+    shares = {node: share for node, fact in settings.items() if (share := _tracked(fact)) is not None}
+    if settings and not shares:
         yield not_applicable("connection tracking", "no node tracks connections, or reports it")
     full = {node: share for node, share in shares.items() if share >= NEARLY_FULL}
     for hard in (True, False):
         group = {node: share for node, share in full.items() if (share >= 1) is hard}
         if group:
             node = next(iter(group))
-            fact = seen[node]
+            fact = settings[node]
             room = 4 * (fact.most_connections or 65536)
             yield failed(
                 f"connection tracking: {'full' if hard else 'nearly full'}",
@@ -228,8 +228,10 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Known limits: nodes behind a router need no entry each; other hosts of the network need some, too.
     """
     yield from missing_facts(facts, kernel_network, "neighbours")
-    seen = {n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None}
-    small = {node: most for node, most in seen.items() if most < len(fleet.nodes) - 1}
+    neighbour_counts = {
+        n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None
+    }
+    small = {node: most for node, most in neighbour_counts.items() if most < len(fleet.nodes) - 1}
     if small:
         node, most = next(iter(small.items()))
         yield failed(
@@ -250,8 +252,8 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                 ),
             ),
         )
-    elif seen:
-        yield passed(f"neighbours of {len(seen)} nodes")
+    elif neighbour_counts:
+        yield passed(f"neighbours of {len(neighbour_counts)} nodes")
     elif facts.observed(kernel_network):
         yield unknown("neighbours", "the kernel does not show gc_thresh3 here")
 
@@ -350,33 +352,33 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     elif not bindings:
         yield not_applicable("ports", "no reachable node binds a port of the job's files")
         return
-    seen = {(s.node, s.params.get("port"), s.params.get("host", "")): s for s in facts.each(bindable)}
+    rows = {(r.node, r.params.get("port"), r.params.get("host", "")): r for r in facts.each(bindable)}
     elsewhere: dict[Endpoint, list[str]] = {}
     decided: set[Endpoint] = set()
     for endpoint, node, params in bindings:
-        fact = seen.get((node.name, endpoint.port, str(params.get("host", ""))))
-        if fact is None:
+        row = rows.get((node.name, endpoint.port, str(params.get("host", ""))))
+        if row is None:
             continue
         subject = f"{endpoint.what} {endpoint.port} on {node.name}"
-        if isinstance(fact.fact, Unavailable):
+        if isinstance(row.fact, Unavailable):
             decided.add(endpoint)
-            reason = f"it could not be tested: {fact.fact.reason}"
-            yield unknown(subject, reason, nodes=(node.name,), required=fact.asked.required)
-        elif fact.fact.value.problem == "not-local":
+            reason = f"it could not be tested: {row.fact.reason}"
+            yield unknown(subject, reason, nodes=(node.name,), required=row.asked.required)
+        elif row.fact.value.problem == "not-local":
             elsewhere.setdefault(endpoint, []).append(node.name)
         else:
             decided.add(endpoint)
-            yield _judge(endpoint, subject, fact, fact.fact.value)
+            yield _judge(endpoint, subject, row, row.fact.value)
     for endpoint, nodes in elsewhere.items():
         if endpoint not in decided:
             yield _no_holder_finding(endpoint, nodes)
 
 
-def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: PortState) -> Verdict:
+def _judge(endpoint: Endpoint, subject: str, row: FactRow[PortState], state: PortState) -> Verdict:
     if not state.problem:
         return passed(subject)
-    node = seen.node
-    evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=seen.finished_s)
+    node = row.node
+    evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=row.finished_s)
     if state.problem != "in-use":
         denied = state.problem == "denied"
         reason = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
@@ -455,9 +457,9 @@ def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
         return ()
     return tuple(
         port
-        for seen in facts.each(free_ports)
-        if isinstance(seen.fact, Observed) and seen.params.get("job") == job.name
-        for port in seen.fact.value.ports
+        for row in facts.each(free_ports)
+        if isinstance(row.fact, Observed) and row.params.get("job") == job.name
+        for port in row.fact.value.ports
     )
 
 
@@ -527,11 +529,11 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     if reader is None or not is_multi_node(fleet):
         yield not_applicable("proxies", "nothing in the job uses HTTP or gRPC between machines")
         return
-    seen = yield from known_facts(facts, proxies, "proxies")
+    proxies_by_node = yield from known_facts(facts, proxies, "proxies")
     addresses = {node: _addresses(found) for node, found in facts.observed(interfaces).items()}
     captured: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     fine = 0
-    for node, fact in seen.items():
+    for node, fact in proxies_by_node.items():
         variable = next((name for name in reader.reads if name in fact.proxies), "")
         peers = [other.name for other in fleet.nodes if other.name != node]
         hit = [p for p in peers if not _is_excluded([p, *addresses.get(p, ())], _exclusions(fact))] if variable else []
@@ -541,7 +543,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         else:
             fine += 1
     for (variable, proxy, some), nodes in captured.items():
-        exceptions = _exclusions(seen[nodes[0]])
+        exceptions = _exclusions(proxies_by_node[nodes[0]])
         yield failed(
             f"{variable}={proxy}",
             f"{variable}={proxy} applies to {reader.name} on {fold(nodes)}, and no_proxy "
@@ -557,7 +559,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         )
     if fine and not captured:
         yield passed(f"proxies on {fine} nodes")
-    elif not seen and not any(True for _ in facts.each(proxies)):
+    elif not proxies_by_node and not any(True for _ in facts.each(proxies)):
         yield unknown("proxies", "not requested")
 
 

@@ -36,7 +36,7 @@ def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Return every distribution with its version. As in the import system, the first folder of sys.path counts."""
-    found: dict[str, str] = {}
+    version_by_name: dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:
             entries = sorted(os.listdir(folder))
@@ -45,8 +45,8 @@ def versions() -> dict[str, str]:
         for entry in entries:
             named = parse_metadata_dir_name(entry) if entry.endswith("-info") else None
             if named is not None:
-                found.setdefault(*named)
-    return found
+                version_by_name.setdefault(*named)
+    return version_by_name
 
 
 #: Distributions by framework; the first that is installed counts.

@@ -52,22 +52,24 @@ def folder_state(params: dict[str, Any]) -> FolderState:
 
     With `params["quota"]` quotas and targets are queried, if the file system has any.
     """
-    given = str(params["path"])
-    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
+    given_path = str(params["path"])
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     nearest, status, found = _nearest_existing(resolved)
     if status is None:
-        return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
+        return FolderState(given_path, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
-        return FolderState(given, resolved, nearest == resolved, nearest, "file", f"{nearest} is not a folder")
+        return FolderState(given_path, resolved, nearest == resolved, nearest, "file", f"{nearest} is not a folder")
     real = os.path.realpath(nearest)
     mount = mount_of(real, current_mounts())
     try:
         room = os.statvfs(nearest)
     except OSError as error:
-        return FolderState(given, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error))
+        return FolderState(
+            given_path, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error)
+        )
     queried = mount if params.get("quota") else None
     return FolderState(
-        given,
+        given_path,
         resolved,
         nearest == resolved,
         nearest,
@@ -457,16 +459,16 @@ def select_paths(names: Iterable[str]) -> list[str]:
 
 def sample_files(files: dict[str, str]) -> tuple[list[Sample], str]:
     """Return digests of some of the files (name -> path), and why there are fewer than planned."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     began = time.monotonic()
     for name in select_paths(files):
         if time.monotonic() - began > CONTENT_TIME_LIMIT_S:
-            return found, f"reading took longer than {CONTENT_TIME_LIMIT_S:.1f} s"
+            return samples, f"reading took longer than {CONTENT_TIME_LIMIT_S:.1f} s"
         try:
-            found.append(digest_of(name, files[name]))
+            samples.append(digest_of(name, files[name]))
         except OSError as error:
-            return found, f"{name}: {error.strerror or error}"
-    return found, ""
+            return samples, f"{name}: {error.strerror or error}"
+    return samples, ""
 
 
 def digest_of(name: str, path: str) -> Sample:
@@ -564,27 +566,29 @@ def _with_mount(state: PathState) -> PathState:
     return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
 
 
-def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
+def _missing_path(given_path: str, resolved: str, error: OSError) -> PathState:
     names: list[str] = []
     kind: str = "pattern"
     if has_braces(resolved):
         names = expand_braces(resolved)
         # Nothing of it exists: this is reported of the path itself, not of each of its files.
         names = names if any(os.path.lexists(name) for name in names) else []
-    elif glob.has_magic(given):
+    elif glob.has_magic(given_path):
         names = sorted(glob.glob(resolved, recursive=True))[:MAX_WALKED]
     elif indexed_files(resolved):
         names, kind = indexed_files(resolved), "indexed"
     if names:
         folder = os.path.dirname(os.path.commonprefix(names)) or "/"
-        return _collected(replace(_with_mount(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
+        return _collected(
+            replace(_with_mount(PathState(given_path, folder)), resolved=resolved, kind=kind), names, folder
+        )
     if isinstance(error, PermissionError):
-        return PathState(given, resolved, "", "denied", error.strerror or "")
+        return PathState(given_path, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):
-        return PathState(given, resolved, "", "dangling", f"it links to {os.readlink(resolved)}")
+        return PathState(given_path, resolved, "", "dangling", f"it links to {os.readlink(resolved)}")
     problem = "missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "other"
     problem = "stale" if error.errno == errno.ESTALE else problem
-    return PathState(given, resolved, "", problem, error.strerror or str(error))
+    return PathState(given_path, resolved, "", problem, error.strerror or str(error))
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -595,7 +599,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
-    found: list[tuple[str, int]] = []
+    collected: list[tuple[str, int]] = []
     unreadable: list[str] = []
     absent: list[str] = []
     readable: dict[str, str] = {}
@@ -603,7 +607,7 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     ends = time.monotonic() + TIME_LIMIT_S
     explicit = state.kind in ("list", "indexed") or has_braces(state.path)
     for name in names:
-        if len(found) >= MAX_WALKED:
+        if len(collected) >= MAX_WALKED:
             break
         if time.monotonic() > ends:
             hurried = True
@@ -614,7 +618,7 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
         except OSError:
             (absent if explicit and not os.path.lexists(name) else unreadable).append(shown)
             continue
-        found.append((shown, status.st_size))
+        collected.append((shown, status.st_size))
         if not os.access(name, os.R_OK):
             unreadable.append(shown)
         elif stat.S_ISREG(status.st_mode):
@@ -623,20 +627,20 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     samples, problem = ([], "") if hurried or state.file_system in SHARED else sample_files(readable)
     return replace(
         state,
-        size_bytes=sum(size for _name, size in found),
-        entries=[Entry(name, size) for name, size in found[:MAX_LISTED]],
+        size_bytes=sum(size for _name, size in collected),
+        entries=[Entry(name, size) for name, size in collected[:MAX_LISTED]],
         unreadable=unreadable[:MAX_LISTED],
         absent=absent[:MAX_LISTED],
-        listed=len(found),
-        digest=_digest(found),
+        listed=len(collected),
+        digest=_digest(collected),
         samples=samples,
         sample_problem=problem,
         hurried=hurried,
     )
 
 
-def _digest(found: list[tuple[str, int]]) -> str:
-    text = "\n".join("%s\t%d" % item for item in sorted(found))
+def _digest(files: list[tuple[str, int]]) -> str:
+    text = "\n".join("%s\t%d" % item for item in sorted(files))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -688,25 +692,29 @@ class CheckpointState:
 
 def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
     """Examine the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
-    given = str(params["path"])
-    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
+    given_path = str(params["path"])
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     try:
         if not os.path.isdir(resolved):
             size = os.stat(resolved).st_size
-            return CheckpointState(given, resolved, size_bytes=size, hollow=[os.path.basename(resolved)][: size == 0])
+            return CheckpointState(
+                given_path, resolved, size_bytes=size, hollow=[os.path.basename(resolved)][: size == 0]
+            )
         tag = _newest_checkpoint(resolved)
         folder = os.path.join(resolved, tag)
         if not os.path.isdir(folder):
             return CheckpointState(
-                given, resolved, "tag", f"{tag} is recorded as the newest checkpoint, but does not exist", tag
+                given_path, resolved, "tag", f"{tag} is recorded as the newest checkpoint, but does not exist", tag
             )
         pieces = _pieces(folder)
     except OSError as error:
         problem = {errno.ENOENT: "missing", errno.ENOTDIR: "missing", errno.EACCES: "denied"}
-        return CheckpointState(given, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error))
+        return CheckpointState(
+            given_path, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error)
+        )
     if not pieces:
-        return CheckpointState(given, resolved, "empty", "it contains no files", tag)
-    return _with_ranks(CheckpointState(given, resolved, tag=tag), pieces)
+        return CheckpointState(given_path, resolved, "empty", "it contains no files", tag)
+    return _with_ranks(CheckpointState(given_path, resolved, tag=tag), pieces)
 
 
 def _newest_checkpoint(folder: str) -> str:

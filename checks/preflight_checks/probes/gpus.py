@@ -165,7 +165,7 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
     """Return the reasons that hold in each of several samples, because a slowdown may appear for a moment at any change
     (nvml.h).
     """
-    held = ~0
+    held_bits = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
             time.sleep(0.03)
@@ -176,8 +176,8 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
             if getattr(error, "value", _FUNCTION_NOT_FOUND) != _FUNCTION_NOT_FOUND:
                 raise
             seen = int(reader.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
-        held &= seen
-    return held
+        held_bits &= seen
+    return held_bits
 
 
 def _links(reader: _Reader, handle: Any) -> None:
@@ -348,14 +348,14 @@ class Device:
 
 def kfd_devices() -> list[Device]:
     """Return every GPU that compute programs can use, in KFD's order; empty without the driver."""
-    found = []
+    devices = []
     for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
         values = parse_properties(read_text(os.path.join(folder, "properties")))
         # Nodes without compute units are processors.
         if values.get("simd_count", "0") == "0" or values.get("vendor_id") != _AMD:
             continue
         pci = kfd_pci_address(int(values.get("domain", "0")), int(values.get("location_id", "0")))
-        found.append(
+        devices.append(
             Device(
                 read_text(os.path.join(PCI, pci, "product_name")) or read_text(os.path.join(folder, "name")),
                 values.get("unique_id", ""),
@@ -364,7 +364,7 @@ def kfd_devices() -> list[Device]:
                 read_number(os.path.join(PCI, pci, "mem_info_vram_total")),
             )
         )
-    return found
+    return devices
 
 
 def driver_version() -> str:
@@ -593,10 +593,10 @@ def _overload_explanation() -> str:
     return f" (the node is busy: load {load:.0f} on {cores} cores)" if load > 4 * cores else ""
 
 
-def _amd(found: list[Device]) -> Gpus:
+def _amd(devices: list[Device]) -> Gpus:
     listed = [
         Gpu(index, item.name or item.architecture, item.identity, item.memory_bytes, item.architecture, pci=item.pci)
-        for index, item in enumerate(found)
+        for index, item in enumerate(devices)
     ]
     return Gpus(driver_version(), "", "", listed, vendor="amd")
 

@@ -146,20 +146,20 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
     return LibraryLookup(name)
 
 
-def with_version(found: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
-    """Return `found` with its version: from its file's name, from its distribution, or from the library itself.
+def with_version(lookup: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
+    """Return `lookup` with its version: from its file's name, from its distribution, or from the library itself.
 
     `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
-    if not found.path:
-        return found
-    version, problem = version_in_name(found.path), ""
-    parts = os.path.realpath(found.path).split(os.sep)
+    if not lookup.path:
+        return lookup
+    version, problem = version_in_name(lookup.path), ""
+    parts = os.path.realpath(lookup.path).split(os.sep)
     if not version and "nvidia" in parts[:-1]:
         version = distributions.get(parts[parts.index("nvidia") + 1], "")
     if not version:
-        version, problem = _library_version(found.path, read)
-    return LibraryLookup(found.name, found.path, found.via, version, problem)
+        version, problem = _library_version(lookup.path, read)
+    return LibraryLookup(lookup.name, lookup.path, lookup.via, version, problem)
 
 
 def version_in_name(path: str) -> str:

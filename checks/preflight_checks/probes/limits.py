@@ -60,8 +60,8 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     membership = parse_membership(read_text(proc + "/self/cgroup"))
     mounts = parse_mounts(read_text(proc + "/self/mountinfo", 1 << 20))
     folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
-    seen = ["v1"] if any(folders[name] for name in ("cpu", "memory", "pids")) else []
-    seen += ["v2"] if folders[""] else []
+    versions = ["v1"] if any(folders[name] for name in ("cpu", "memory", "pids")) else []
+    versions += ["v2"] if folders[""] else []
     cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
     memory, memory_at = _tightest_limit(
         [(folder, "memory.limit_in_bytes") for folder in folders["memory"]]
@@ -69,7 +69,7 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     )
     processes, processes_at = _tightest_limit([(folder, "pids.max") for folder in folders["pids"] + folders[""]])
     return Cgroups(
-        "+".join(seen),
+        "+".join(versions),
         cores,
         cores_at,
         _throttled_share(cores_at) if cores_at else None,
@@ -79,7 +79,7 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
         processes,
         _first_number(processes_at, ("pids.current",)),
         processes_at,
-        bool(membership) and not seen,
+        bool(membership) and not versions,
     )
 
 

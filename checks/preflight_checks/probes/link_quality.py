@@ -215,17 +215,17 @@ class _Link:
     def _pings(self) -> list[float]:
         """Return round trips of small messages, in seconds."""
         data = FRAME.pack(PAYLOAD, 16) + b"\0" * 16
-        found: list[float] = []
+        round_trips_s: list[float] = []
         began = time.monotonic()
-        while len(found) < self._pings_wanted:
+        while len(round_trips_s) < self._pings_wanted:
             ran_s = time.monotonic() - began
-            if ran_s > LEAST_PINGS_S or (ran_s > PINGS_S and len(found) >= LEAST_PINGS):
+            if ran_s > LEAST_PINGS_S or (ran_s > PINGS_S and len(round_trips_s) >= LEAST_PINGS):
                 break
             at = time.perf_counter()
             self._control.sendall(data)
             receive(self._control, FRAME.size)
-            found.append(time.perf_counter() - at)
-        return found
+            round_trips_s.append(time.perf_counter() - at)
+        return round_trips_s
 
     def _datagrams(self) -> tuple[Direction, Direction]:
         """Measure trains and full frames in both directions; none if firewalls block datagrams, as many do."""

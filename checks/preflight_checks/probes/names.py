@@ -88,7 +88,7 @@ def resolve_many(params: dict[str, Any]) -> Lookups:
 def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
     """Return the lookups of these names in this order, all made at the same time and within `limit_s` seconds."""
     ends = time.monotonic() + limit_s + 0.5
-    found: dict[str, Lookup] = {}
+    results: dict[str, Lookup] = {}
     remaining = list(reversed(names))
 
     def resolve_sequentially() -> None:
@@ -96,17 +96,17 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
         with suppress(IndexError):
             while True:
                 name = remaining.pop()
-                found[name] = _timed_lookup(name)
+                results[name] = _timed_lookup(name)
 
     def resolve_one(name: str) -> None:
-        found[name] = lookup(name, limit_s)
+        results[name] = lookup(name, limit_s)
 
     # On a healthy node one thread resolves all of them faster than a thread for each can be started.
     threads = [threading.Thread(target=resolve_sequentially, daemon=True)]
     threads[0].start()
     known = -1
-    while threads[0].is_alive() and len(found) > known:
-        known = len(found)
+    while threads[0].is_alive() and len(results) > known:
+        known = len(results)
         threads[0].join(STALLED_S)
     if threads[0].is_alive():
         rest, remaining[:] = list(remaining), []
@@ -116,7 +116,7 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
     late = f"no answer from the resolver within {limit_s:.1f} s"
-    return [found.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
+    return [results.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:

@@ -179,21 +179,21 @@ def holders_of(port: int) -> Iterator[Holder]:
 def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
     """Return the process id and command by socket inode, for processes with readable descriptors."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[int, tuple[int, str]] = {}
+    owners: dict[int, tuple[int, str]] = {}
     if not wanted:
-        return found
+        return owners
     for entry in [name for name in os.listdir("/proc") if name.isdecimal()][:_MAX_PROCESSES]:
         folder = f"/proc/{entry}/fd"
         try:
             for descriptor in os.listdir(folder):
                 inode = wanted.get(os.readlink(folder + "/" + descriptor))
                 if inode is not None:
-                    found.setdefault(inode, (int(entry), _command(entry)))
+                    owners.setdefault(inode, (int(entry), _command(entry)))
         except OSError:
             continue
-        if len(found) == len(wanted):
+        if len(owners) == len(wanted):
             break
-    return found
+    return owners
 
 
 def _command(pid: str) -> str:
@@ -234,18 +234,18 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
     """
     count = int(params["count"])
     known = candidates(visible_network())
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(known, min(len(known), _TRIES * count)):
         try:
             bind("", port)
         except OSError:
             continue
-        found.append(port)
-        if len(found) == count:
+        ports.append(port)
+        if len(ports) == count:
             break
-    if not found:
+    if not ports:
         raise ProbeUnavailable("missing", f"no free port was found between {FIRST} and {LAST}")
-    return FreePorts(found)
+    return FreePorts(ports)
 
 
 def candidates(network: KernelNetwork) -> list[int]:

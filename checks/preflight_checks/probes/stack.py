@@ -100,14 +100,14 @@ def stack(params: dict[str, Any]) -> Stack:
 def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
     info = built.version_info(framework, folder)
     wanted = built.pinned_versions(framework)
-    found = []
+    parts = []
     for short, read_version in _LIBRARIES.items():
         library = _loaded_library(framework, folder, short, shared)
         if library is None:
             continue
-        found.append(libraries.with_version(library, shared, read_version))
+        parts.append(libraries.with_version(library, shared, read_version))
         if short == "cudnn":
-            found.extend(_cudnn_part(library, shared))
+            parts.extend(_cudnn_part(library, shared))
     return Build(
         framework,
         info.get("version", ""),
@@ -116,7 +116,7 @@ def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
         wanted.get("cudnn", "") or info.get("cudnn", ""),
         wanted.get("nccl", "") or info.get("nccl", ""),
         built.architectures(framework, folder, info),
-        found,
+        parts,
     )
 
 

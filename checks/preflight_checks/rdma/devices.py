@@ -307,28 +307,28 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield passed(f"RDMA devices of {whole} nodes")
 
 
-def _is_required_kind(wanted: Demand, device: RdmaDevice) -> bool:
+def _is_required_kind(demand: Demand, device: RdmaDevice) -> bool:
     """Return whether a device is of the required kind; libfabric's efa provider supports only EFA."""
-    return wanted.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
+    return demand.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
 
 
 _LIST = "ls /sys/class/infiniband"
 
 
-def _none_found_findings(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
-    if not wanted.requested_by:
+def _none_found_findings(demand: Demand, nodes: list[str]) -> Iterator[Verdict]:
+    if not demand.requested_by:
         yield not_applicable("RDMA devices", "no node has any")
         return
     yield failed(
         "RDMA devices: none",
-        f"{wanted.requested_by} requests RDMA, and none of {len(nodes)} nodes has an RDMA device"
-        + ("" if wanted.strict else "; traffic goes over TCP sockets, several times slower"),
-        at=Evidence("RDMA devices", "none", wanted.requested_by, _LIST, nodes[0]),
-        also=wanted.claims,
+        f"{demand.requested_by} requests RDMA, and none of {len(nodes)} nodes has an RDMA device"
+        + ("" if demand.strict else "; traffic goes over TCP sockets, several times slower"),
+        at=Evidence("RDMA devices", "none", demand.requested_by, _LIST, nodes[0]),
+        also=demand.claims,
         nodes=nodes,
         remedy="Load the driver of the cards (`modprobe mlx5_ib`), request nodes that have some, or remove the "
         "setting.",
-        severity=None if wanted.strict else Severity.WARNING,
+        severity=None if demand.strict else Severity.WARNING,
         confidence=None,
     )
 

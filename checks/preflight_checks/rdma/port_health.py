@@ -67,26 +67,26 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """
     yield from missing_facts(facts, gpudirect, "GPUDirect RDMA")
     ports = ports_by_node(job, facts)
-    seen = {
+    states = {
         node: fact
         for node, fact in facts.observed(gpudirect).items()
         if fact.driver and any(item.port.active for item in ports.get(node, ()))
     }
-    if facts.observed(gpudirect) and not seen:
+    if facts.observed(gpudirect) and not states:
         yield not_applicable("GPUDirect RDMA", "no node has both an NVIDIA driver and an active RDMA port")
         return
-    missing = {node: fact for node, fact in seen.items() if not fact.peer_memory and not _has_dmabuf(fact)}
+    missing = {node: fact for node, fact in states.items() if not fact.peer_memory and not _has_dmabuf(fact)}
     if not missing:
-        if seen:
-            yield passed(f"GPUDirect RDMA on {len(seen)} nodes")
+        if states:
+            yield passed(f"GPUDirect RDMA on {len(states)} nodes")
         return
-    some = len(missing) < len(seen)
+    some = len(missing) < len(states)
     node, fact = next(iter(missing.items()))
     yield failed(
         "GPUDirect RDMA",
         f"no peer-memory module is loaded on {fold(missing)}, and driver {fact.driver} "
         f"({'open' if fact.open_modules else 'closed'} modules) on Linux {fact.kernel} has no dma-buf as a replacement"
-        + (f"; {len(seen) - len(missing)} nodes have one of them" if some else ""),
+        + (f"; {len(states) - len(missing)} nodes have one of them" if some else ""),
         at=Evidence("GPUDirect RDMA", "no module", "nvidia_peermem or dma-buf", "lsmod | grep peermem", node),
         also=backends(job)[1],
         nodes=tuple(missing),
@@ -352,7 +352,7 @@ def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ..
 @memoize
 def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
     """Return the GID of every active RoCE port in use, by node."""
-    found: dict[str, list[ChosenGid]] = {}
+    gids_by_node: dict[str, list[ChosenGid]] = {}
     six = variable_value(job, "NCCL_IB_ADDR_FAMILY")
     wanted = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"
     number = variable_value(job, "NCCL_IB_ROCE_VERSION_NUM")
@@ -364,11 +364,11 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
                 continue
             if index is None:
                 gid = automatic_gid(item.port.gids, wanted, version)
-                found.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
+                gids_by_node.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
             else:
                 at = [gid for gid in item.port.gids if gid.index == index]
-                found.setdefault(node, []).append(ChosenGid(item, index, at[0] if at else None))
-    return found
+                gids_by_node.setdefault(node, []).append(ChosenGid(item, index, at[0] if at else None))
+    return gids_by_node
 
 
 @rdma_check("RDM006", "roce-gid-unusable", severity=Severity.ERROR)
@@ -392,18 +392,18 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     one segment: if the table holds nothing better and all nodes agree, it is a warning.
     """
     yield from undecidable_verdicts(job, fleet, facts, "GIDs")
-    found = chosen_gids(job, facts) if applicable_demand(job, fleet) is not None else {}
-    if not found:
+    gids_by_node = chosen_gids(job, facts) if applicable_demand(job, fleet) is not None else {}
+    if not gids_by_node:
         if any(port.port.active for ports in ports_by_node(job, facts).values() for port in ports):
             yield not_applicable("GIDs", "no port in use is RoCE")
         elif any(ports_by_node(job, facts).values()) and applicable_demand(job, fleet) is not None:
             yield unknown("GIDs", "no port in use is active")
         return
     variable, index, claims = _setting(job)
-    spelled = f"{variable}={index}" if index is not None else "the GID that NCCL chooses"
+    selection = f"{variable}={index}" if index is not None else "the GID that NCCL chooses"
     faults: dict[tuple[str, bool, bool], dict[str, ChosenGid]] = {}
-    for name in dict.fromkeys(item.port.name for items in found.values() for item in items):
-        on = {node: item for node, items in found.items() for item in items if item.port.name == name}
+    for name in dict.fromkeys(item.port.name for items in gids_by_node.values() for item in items):
+        on = {node: item for node, items in gids_by_node.items() for item in items if item.port.name == name}
         parts = split({node: item.kind for node, item in on.items()})
         assert parts is not None
         mixed = bool(parts.odd)
@@ -413,13 +413,19 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             certain = mixed or (index is not None and (item.usable_alternative is not None or item.kind == EMPTY))
             faults.setdefault((item.kind, mixed, certain), {})[f"{name} on {node}"] = item
     for (kind, mixed, certain), same_nodes in faults.items():
-        yield _finding(spelled, kind, same_nodes, claims, mixed=mixed, certain=certain)
+        yield _finding(selection, kind, same_nodes, claims, mixed=mixed, certain=certain)
     if not faults:
-        yield passed(f"GIDs of {sum(map(len, found.values()))} ports")
+        yield passed(f"GIDs of {sum(map(len, gids_by_node.values()))} ports")
 
 
 def _finding(
-    spelled: str, kind: str, same_nodes: dict[str, ChosenGid], claims: tuple[Claim, ...], *, mixed: bool, certain: bool
+    selection: str,
+    kind: str,
+    same_nodes: dict[str, ChosenGid],
+    claims: tuple[Claim, ...],
+    *,
+    mixed: bool,
+    certain: bool,
 ) -> Verdict:
     where, some = next(iter(same_nodes.items()))
     nodes = list(dict.fromkeys(name.split(" on ")[1] for name in same_nodes))
@@ -428,7 +434,7 @@ def _finding(
     hint = f"; index {better.index} is {address(better)}, RoCE v2" if better is not None else ""
     return failed(
         f"GIDs: {kind}",
-        f"{spelled} is {kind} on {fold(same_nodes)}{rest} ({where}: {some.description}{hint})",
+        f"{selection} is {kind} on {fold(same_nodes)}{rest} ({where}: {some.description}{hint})",
         at=Evidence("GID", some.description, "a routable RoCE v2 address", "show_gids", nodes[0]),
         also=claims,
         nodes=nodes,

@@ -106,7 +106,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
     inconclusive.
     """
     paces = paces_of(run.reports)
-    reports, found = paces.reports, paces.named
+    reports, straggling = paces.reports, paces.named
     if len(reports) < MIN_RANKS:
         yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
@@ -118,9 +118,9 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
         )
     by_rank = {report.rank: report for _, report in reports}
     uneven = unequal_work(job, fleet, facts)
-    for node in dict.fromkeys(item.node for item in found):
-        yield _straggler_finding(node, [item for item in found if item.node == node], by_rank, uneven)
-    if not found:
+    for node in dict.fromkeys(item.node for item in straggling):
+        yield _straggler_finding(node, [item for item in straggling if item.node == node], by_rank, uneven)
+    if not straggling:
         times = sorted(computing_s(report.windows[0]) or 0.0 for _, report in reports)
         yield passed(
             f"pace of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for one piece of work"
@@ -183,17 +183,17 @@ def _straggler_finding(
     first = items[0]
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
-    held = min(window.held_back or 0.0 for window in report.windows)
-    waited = _waited_share(report)
+    least_held_back = min(window.held_back or 0.0 for window in report.windows)
+    waiting_share = _waited_share(report)
     if first.cause == "waits":
-        cause = f"waited for a processor for {waited:.0%} of the time in both windows, unlike most others"
+        cause = f"waited for a processor for {waiting_share:.0%} of the time in both windows, unlike most others"
     elif first.cause == "exchanges":
         partners = fold(str(window.partner) for window in report.windows)
         cause = f"took {first.factor:.1f} times as long as the median rank to exchange with others (ranks {partners})"
     else:
         cause = f"took {first.factor:.1f} times as long as the median rank for the same work, in both windows"
-    if held > THROTTLED_SHARE:
-        cause += f"; a control group's quota held it back for {held:.0%} of the time"
+    if least_held_back > THROTTLED_SHARE:
+        cause += f"; a control group's quota held it back for {least_held_back:.0%} of the time"
     paces = ", ".join(f"{(computing_s(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
@@ -201,7 +201,7 @@ def _straggler_finding(
         + (f". It is not what makes the job's own work unequal: {'; '.join(uneven)}" if uneven else ""),
         at=Evidence(
             FACT,
-            f"{paces} for one piece of work on {report.device}, {waited:.0%} of the time without a processor",
+            f"{paces} for one piece of work on {report.device}, {waiting_share:.0%} of the time without a processor",
             "as long as on the other ranks",
             node=node,
         ),
@@ -518,7 +518,7 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
     most one port per rank counts.
     """
     ports = ports_by_node(job, facts)
-    found: list[tuple[float, str, str]] = []
+    limits: list[tuple[float, str, str]] = []
     for node in nodes:
         ranks = [report for name, report in measured if name == node]
         used = set().union(*(report.transport.nccl.devices for report in ranks))
@@ -529,14 +529,14 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
         )[: len(ranks)]
         if not rates:
             return Fabric("RDMA", unknown=f"the rate of the ports of {node} is unknown")
-        found.append((sum(rates) / 8 * 1e9, node, f"{len(rates)} RDMA ports of {format_rate(rates[0] * 1e3)}"))
-    peak, node, what = min(found)
+        limits.append((sum(rates) / 8 * 1e9, node, f"{len(rates)} RDMA ports of {format_rate(rates[0] * 1e3)}"))
+    peak, node, what = min(limits)
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)
 
 
 def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
     """Return the physical interfaces in NCCL's log as the fabric, by the speed that each reports."""
-    found: list[tuple[float, str, str]] = []
+    limits: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))
         fact = facts.of(interfaces, node)
@@ -545,6 +545,6 @@ def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fab
         if not speeds:
             return Fabric("sockets", unknown=f"the interfaces of {node} that NCCL used report no speed")
         rate = min(MAX_SOCKET_GBPS, min(speeds) / 1e3)
-        found.append((rate / 8 * 1e9, node, f"sockets on {fold(sorted(used))}"))
-    peak, node, what = min(found)
+        limits.append((rate / 8 * 1e9, node, f"sockets on {fold(sorted(used))}"))
+    peak, node, what = min(limits)
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)

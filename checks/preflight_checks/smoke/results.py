@@ -66,19 +66,19 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
     """
-    found = _stage_reports(job, fleet, facts)
-    if isinstance(found, Verdict):
-        yield found
+    stage_reports = _stage_reports(job, fleet, facts)
+    if isinstance(stage_reports, Verdict):
+        yield stage_reports
         return
-    wrong = [(node, rank, fault) for node, rank, _, report in found for fault in report.faults]
-    first = found[0][3]
+    wrong = [(node, rank, fault) for node, rank, _, report in stage_reports for fault in report.faults]
+    first = stage_reports[0][3]
     if not wrong:
-        compared = sum(report.compared for *_, report in found)
+        compared = sum(report.compared for *_, report in stage_reports)
         yield passed(
             f"pipeline of {first.stages} stages, {first.schedule}: {compared} messages and results compared bit by bit"
         )
         return
-    nodes_by_rank = {rank: node for node, rank, _, _ in found}
+    nodes_by_rank = {rank: node for node, rank, _, _ in stage_reports}
     node, rank, fault = wrong[0]
     more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
     paths = (_path(node, fault, nodes_by_rank) for node, _, fault in wrong)
@@ -117,17 +117,17 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
     wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
     """
-    found = _stage_reports(job, fleet, facts)
-    if isinstance(found, Verdict):
-        yield found
+    stage_reports = _stage_reports(job, fleet, facts)
+    if isinstance(stage_reports, Verdict):
+        yield stage_reports
         return
-    first = found[0][3]
-    slow = _slowest(found)
+    first = stage_reports[0][3]
+    slow = _slowest(stage_reports)
     texts = (
         f"imbalance {first.imbalance:.2f} (maximum over mean), stages wait for {first.bubble:.0%} of a step, "
         f"{first.formula:.0%} by the formula for {first.microbatches} microbatches"
     )
-    waits = statistics.median(item[3].waited or 0.0 for item in found)
+    waits = statistics.median(item[3].waited or 0.0 for item in stage_reports)
     if waits > BUSY_SHARE:
         texts += f" (hosts busy: half of the ranks waited {waits:.0%} of the time or more for a processor)"
     if slow is None:
@@ -138,7 +138,8 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     stage, others_s = slow
     node, rank, device, report = max(
-        (item for item in found if item[3].stage == stage), key=lambda item: item[3].forward_s + item[3].backward_s
+        (item for item in stage_reports if item[3].stage == stage),
+        key=lambda item: item[3].forward_s + item[3].backward_s,
     )
     if max(waits, report.waited or 0.0) > BUSY_SHARE:
         yield unknown(
@@ -263,19 +264,21 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
         yield unknown(f"collective results: {fold(every)}", "one of them has the fault", nodes=every, required=True)
 
 
-def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
+def _suspects(mismatches: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
     """Return the nodes to blame and the reason; no nodes if all of them see the fault and nothing shows its origin.
 
     Returns the node with the wrong contribution if all mismatches agree on one; else the sender of the wrong parts,
     where ranks send to each other directly; else the nodes that see the fault.
     """
-    culprits = _contributors(wrong)
+    culprits = _contributors(mismatches)
     if len(culprits) == 1 and culprits[0] in nodes:
         return (nodes[culprits[0]],), ""
-    pairs = {(sender, mismatch.rank) for _, mismatch in wrong if (sender := _sender(mismatch, len(nodes))) is not None}
+    pairs = {
+        (sender, mismatch.rank) for _, mismatch in mismatches if (sender := _sender(mismatch, len(nodes))) is not None
+    }
     senders = sorted({sender for sender, _ in pairs} & nodes.keys())
     receivers = sorted({receiver for _, receiver in pairs} & nodes.keys())
-    seeing = tuple(dict.fromkeys(node for node, _ in wrong))
+    seeing = tuple(dict.fromkeys(node for node, _ in mismatches))
     if len(senders) == 1 and receivers and receivers != senders:
         text = (
             f"; the wrong part of each all_to_all was sent by {numbered_ranks(senders)} to {numbered_ranks(receivers)}"
@@ -299,10 +302,10 @@ def _sender(mismatch: Mismatch, ranks: int) -> int | None:
     return sender if 0 <= sender < ranks else None
 
 
-def _contributors(wrong: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
+def _contributors(mismatches: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
     """Return the ranks whose contribution is lost or counted twice."""
     # At most ten digits, because the report of a rank is not trusted.
-    found = (int(rank) for _, mismatch in wrong for rank in mismatch.contributions if _RANK.fullmatch(rank))
+    found = (int(rank) for _, mismatch in mismatches for rank in mismatch.contributions if _RANK.fullmatch(rank))
     return tuple(dict.fromkeys(found))
 
 

@@ -341,37 +341,39 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) ->
     yield passed(f"known parameters: equal bit by bit on {len(run.workers)} workers after {steps} steps")
 
 
-def _wrong_finding(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> Verdict:
-    who, node, first = wrong[0]
-    nodes = _suspects(run, wrong)
-    more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
+def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> Verdict:
+    who, node, first = mismatches[0]
+    nodes = _suspects(run, mismatches)
+    more = f" ({len(mismatches)} wrong results in total)" if len(mismatches) > 1 else ""
     return failed(
         f"known parameters on {fold(nodes)}",
         f"{first.operation}: on {who} ({node}) element {first.index} is {first.got}, expected exactly "
         f"{first.expected}; {first.explanation}; {first.wrong} of {first.elements} elements are wrong{more}",
         at=_evidence(who, node, first),
-        also=[_evidence(*item) for item in wrong[1:8]],
+        also=[_evidence(*item) for item in mismatches[1:8]],
         nodes=nodes,
-        processes=_processes(wrong),
+        processes=_processes(mismatches),
         remedy=f"Remove {fold(nodes)} from the job and test memory and network card there.",
     )
 
 
-def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
+def _suspects(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
     """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
     fault.
     """
-    culprit = {int(worker) for _, _, mismatch in wrong for worker in mismatch.contributions}
+    culprit = {int(worker) for _, _, mismatch in mismatches for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
         return (nodes[worker],)
-    return tuple(dict.fromkeys(node for _, node, _ in wrong))
+    return tuple(dict.fromkeys(node for _, node, _ in mismatches))
 
 
-def _processes(wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
+def _processes(mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
     """Return the workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
-    workers = dict.fromkeys(f"worker {int(worker)}" for _, _, mismatch in wrong for worker in mismatch.contributions)
-    others = (name for who, _, mismatch in wrong for name in (who, mismatch.sender) if name)
+    workers = dict.fromkeys(
+        f"worker {int(worker)}" for _, _, mismatch in mismatches for worker in mismatch.contributions
+    )
+    others = (name for who, _, mismatch in mismatches for name in (who, mismatch.sender) if name)
     return tuple(workers) or tuple(others)
 
 
@@ -430,18 +432,19 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
             at=Evidence(FACT, f"staleness {max(stale)}", f"<= {report.staleness_bound}", node=node),
             remedy=f"Test the memory of {node}; the server's own counters contradict each other.",
         )
-    for seen in report.seen:
-        if report.expected_pushes and seen.pushes != report.expected_pushes:
-            who = f"worker {seen.index} on {nodes.get(seen.index, seen.host)}"
-            what = "lost" if seen.pushes < report.expected_pushes else "doubled"
+    for worker_stats in report.seen:
+        if report.expected_pushes and worker_stats.pushes != report.expected_pushes:
+            who = f"worker {worker_stats.index} on {nodes.get(worker_stats.index, worker_stats.host)}"
+            what = "lost" if worker_stats.pushes < report.expected_pushes else "doubled"
             yield failed(
                 f"pushes of {who}",
-                f"{where} applied {seen.pushes} pushes of {who}; {report.expected_pushes} were expected: "
-                f"{abs(seen.pushes - report.expected_pushes)} {what}",
-                at=Evidence(FACT, f"{seen.pushes} pushes", str(report.expected_pushes), node=node),
-                nodes=tuple(dict.fromkeys((node, nodes.get(seen.index, node)))),
-                processes=(f"worker {seen.index}", f"server {report.index}"),
-                remedy=f"Inspect the path between {nodes.get(seen.index, seen.host)} and {node}, and their memory.",
+                f"{where} applied {worker_stats.pushes} pushes of {who}; {report.expected_pushes} were expected: "
+                f"{abs(worker_stats.pushes - report.expected_pushes)} {what}",
+                at=Evidence(FACT, f"{worker_stats.pushes} pushes", str(report.expected_pushes), node=node),
+                nodes=tuple(dict.fromkeys((node, nodes.get(worker_stats.index, node)))),
+                processes=(f"worker {worker_stats.index}", f"server {report.index}"),
+                remedy=f"Inspect the path between {nodes.get(worker_stats.index, worker_stats.host)} and {node}, "
+                "and their memory.",
             )
     for text in report.violations[:4]:
         yield failed(

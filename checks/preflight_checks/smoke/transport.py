@@ -148,18 +148,20 @@ def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
     )
 
 
-def _despite_request_finding(odd: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand) -> Verdict:
+def _despite_request_finding(
+    reports: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand
+) -> Verdict:
     """Return the finding that the job names RDMA while NCCL's log or the counters show sockets."""
-    node, report = odd[0]
+    node, report = reports[0]
     nccl = report.transport.nccl
     received, _ = carriers(report.transport)
     which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
-    ranks = numbered_ranks([item.rank for _, item in odd])
+    ranks = numbered_ranks([item.rank for _, item in reports])
     return failed(
         f"transport of {ranks}",
         f"{demand.requested_by} requests RDMA, but {ranks} "
-        f"{'communicates' if len(odd) == 1 else 'communicate'} over sockets ({which}); no active RDMA port that the "
-        f"job may use is known on {fold(without)}",
+        f"{'communicates' if len(reports) == 1 else 'communicate'} over sockets ({which}); no active RDMA port that "
+        f"the job may use is known on {fold(without)}",
         at=Evidence(
             FACT,
             f"network {nccl.network or 'unknown'} ({which}), NCCL {nccl.version or '?'}"
@@ -169,7 +171,7 @@ def _despite_request_finding(odd: Sequence[tuple[str, RankReport]], without: Seq
             node,
         ),
         also=demand.claims,
-        nodes=tuple(dict.fromkeys(name for name, _ in odd)),
+        nodes=tuple(dict.fromkeys(name for name, _ in reports)),
         remedy=f"See `ibv_devinfo` on {fold(without)}, and inside the container of the job: bring a port up there that "
         f"{demand.requested_by} selects, or remove the request.",
     )
@@ -227,7 +229,7 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeR
     if not is_multi_node(fleet) or not counted:
         yield not_applicable("network cards of the ranks", "no data had to leave a machine")
         return
-    seen: dict[str, list[str]] = {}
+    lines_by_node: dict[str, list[str]] = {}
     blind: list[str] = []
     faults = 0
     for node, report in counted:
@@ -242,15 +244,15 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeR
             yield fault
             continue
         names = dict.fromkeys(name for carriers in directions for name in (*carriers.ports, *carriers.interfaces))
-        seen.setdefault(fold(names), []).append(node)
+        lines_by_node.setdefault(fold(names), []).append(node)
     if blind:
         yield unknown(
             f"network cards of {fold(blind)}",
             "no counter of a card there shows the bytes that the ranks received: the container has its own network, or "
             "the card does not count traffic that bypasses the kernel",
         )
-    if not faults and seen:
-        parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(seen.items())]
+    if not faults and lines_by_node:
+        parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(lines_by_node.items())]
         yield passed(f"network cards of the ranks: {'; '.join(parts)}")
 
 
@@ -376,11 +378,11 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown("the job's framework", untested)
 
 
-def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
+def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, reasons: dict[str, str]) -> Verdict:
     backend = plan_of(job, fleet, facts).backend
-    nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
-    node, why = next(iter(found.items()))
-    others = "" if len(set(found.values())) == 1 else f" ({node})"
+    nodes = [node.name for node in fleet.nodes if node.name in {*reasons, *nodes_without_gpus(fleet, facts)}]
+    node, why = next(iter(reasons.items()))
+    others = "" if len(set(reasons.values())) == 1 else f" ({node})"
     asks = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",

@@ -119,12 +119,14 @@ def _missing_findings(
 
 def _broken_findings(item: _ResumedCheckpoint, existing: Mapping[str, CheckpointState]) -> list[Verdict]:
     """Return missing or empty pieces. On local disks, nodes have only the pieces of their own ranks."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     state = next(iter(existing.values()))
-    hollow = {name: node for node, seen in existing.items() for name in seen.hollow}
+    hollow = {name: node for node, checkpoint in existing.items() for name in checkpoint.hollow}
     if hollow:
         nodes = tuple(dict.fromkeys(hollow.values()))
-        found.append(_incomplete_finding(item, f"these pieces are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes))
+        verdicts.append(
+            _incomplete_finding(item, f"these pieces are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes)
+        )
     for what, ranks in (
         ("optimizer states", _ranks_with_pieces(existing, "zero")),
         ("model parts", _ranks_with_pieces(existing, "model")),
@@ -132,14 +134,14 @@ def _broken_findings(item: _ResumedCheckpoint, existing: Mapping[str, Checkpoint
         holes = sorted(set(range(max(ranks) + 1)) - ranks) if ranks else []
         if holes:
             missing = fold(map(str, holes), 8)
-            found.append(
+            verdicts.append(
                 _incomplete_finding(item, f"the {what} of ranks {missing} are missing", state, tuple(existing))
             )
-    if _ranks_with_pieces(existing, "distributed") and not any(seen.index for seen in existing.values()):
-        found.append(
+    if _ranks_with_pieces(existing, "distributed") and not any(checkpoint.index for checkpoint in existing.values()):
+        verdicts.append(
             _incomplete_finding(item, "its .metadata is missing, which is written last", state, tuple(existing))
         )
-    return found
+    return verdicts
 
 
 def _ranks_with_pieces(existing: Mapping[str, CheckpointState], kind: str) -> set[int]:
@@ -213,16 +215,16 @@ def _resize_finding(
     existing: Mapping[str, CheckpointState],
     ranks_name: str,
     written: int,
-    now: int,
+    rank_count: int,
     claims: tuple[Claim, ...],
 ) -> Verdict:
     node, state = next(iter(existing.items()))
     where = f"{state.resolved}/{state.tag}".rstrip("/")
     return failed(
         f"{item.path}: {ranks_name}",
-        f"the checkpoint {where} was written by {written} {ranks_name}, and the job has {now}: its pieces cannot be "
-        "repartitioned",
-        at=Evidence(f"pieces by {ranks_name}", str(written), str(now), f"ls {where}", node),
+        f"the checkpoint {where} was written by {written} {ranks_name}, and the job has {rank_count}: its pieces "
+        "cannot be repartitioned",
+        at=Evidence(f"pieces by {ranks_name}", str(written), str(rank_count), f"ls {where}", node),
         also=(*item.claims, *claims),
         nodes=tuple(existing),
         remedy=f"Resume with {written} {ranks_name}, or convert the checkpoint first (DeepSpeed's ds_to_universal.py, "

@@ -42,17 +42,17 @@ def is_node_path(text: str) -> bool:
 
 def wanted_paths(job: Job) -> tuple[Wanted, ...]:
     """Return the known paths on the nodes that are to be examined, data first."""
-    found: dict[str, list[Claim]] = {}
+    claims_by_path: dict[str, list[Claim]] = {}
     for quantity in ("data_path", "input_file", "model_name"):
         for claim in job.about(quantity):
             for value in claim.alternatives:
                 if not isinstance(value, str) or not is_node_path(value):
                     continue
                 if quantity != "model_name" or _LOCAL_PREFIXES.match(value):
-                    found.setdefault(value, []).append(claim)
+                    claims_by_path.setdefault(value, []).append(claim)
     return tuple(
         Wanted(path, tuple(claims), all(claim.quantity != "data_path" for claim in claims))
-        for path, claims in found.items()
+        for path, claims in claims_by_path.items()
     )
 
 
@@ -554,15 +554,16 @@ def _own_bytes(observed: Mapping[str, PathState]) -> dict[str, int]:
     return {node: observed[node].size_bytes for node in names}
 
 
-def _uneven_node_findings(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
-    if not own or max(own.values()) <= NODE_SKEW * min(own.values()):
+def _uneven_node_findings(item: Wanted, shown: Mapping[str, int]) -> Iterator[Verdict]:
+    if not shown or max(shown.values()) <= NODE_SKEW * min(shown.values()):
         return
-    poor = min(own, key=lambda name: own[name])
-    rich = max(own, key=lambda name: own[name])
+    poor = min(shown, key=lambda name: shown[name])
+    rich = max(shown, key=lambda name: shown[name])
     yield failed(
         f"{item.path}: nodes",
-        f"nodes have their own files below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
-        at=Evidence("bytes of a node", size(own[poor]), size(own[rich]), f"du -sh {item.path}", poor),
+        f"nodes have their own files below {item.path}: {size(shown[poor])} on {poor} and "
+        f"{size(shown[rich])} on {rich}",
+        at=Evidence("bytes of a node", size(shown[poor]), size(shown[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
         remedy="Distribute the files evenly, or make the reader stop all ranks together.",
         certain=False,

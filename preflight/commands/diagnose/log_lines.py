@@ -77,19 +77,19 @@ def _offsets(chunk: bytes, numbers: list[int]) -> list[int]:
     """Return the offsets of the lines with these numbers, counted from 0 and sorted."""
     if not numbers:
         return []
-    found: list[int] = []
+    offsets: list[int] = []
     wanted = iter(numbers)
     next_number = next(wanted)
     at = 0
     for number, line in enumerate(chunk.split(b"\n")):
         if number == next_number:
-            found.append(at)
+            offsets.append(at)
             following = next(wanted, None)
             if following is None:
                 break
             next_number = following
         at += len(line) + 1
-    return found
+    return offsets
 
 
 def pieces(raw: bytes) -> Iterator[str]:
@@ -155,17 +155,17 @@ def moment_in(text: str) -> Moment | None:
 
 
 def _moment(match: re.Match[str]) -> Moment | None:
-    found = match.groupdict()
-    name = found.get("name")
-    month = _MONTHS.index(name.lower()) + 1 if name else int(found["mo"])
-    day, hours, minutes, seconds = (int(found[key]) for key in ("d", "h", "m", "s"))
+    groups = match.groupdict()
+    name = groups.get("name")
+    month = _MONTHS.index(name.lower()) + 1 if name else int(groups["mo"])
+    day, hours, minutes, seconds = (int(groups[key]) for key in ("d", "h", "m", "s"))
     if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds <= 60):
         return None
     since = (_DAYS_BEFORE[month - 1] + day - 1) * _DAY_S + hours * 3600 + minutes * 60 + seconds
-    fraction = found.get("f") or "0"
+    fraction = groups.get("f") or "0"
     # Keep the nine digits that torch's C++ writes; later lines may differ by less than a microsecond.
-    since_s = since + (float(f"0.{fraction}") if len(fraction) < 9 or found.get("z") else 0.0)
-    zone = found.get("z")
+    since_s = since + (float(f"0.{fraction}") if len(fraction) < 9 or groups.get("z") else 0.0)
+    zone = groups.get("z")
     if zone and zone != "Z":
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         since_s -= offset if zone[0] == "+" else -offset
@@ -271,15 +271,15 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
     )
 
 
-def _member(found: Mapping[str, str | None]) -> LogProcess:
+def _member(groups: Mapping[str, str | None]) -> LogProcess:
     """Return the process in the named groups of a match."""
-    if pod := found.get("pod"):
+    if pod := groups.get("pod"):
         return process_of_pod(pod)
-    rank, local_rank, role = found.get("rank"), found.get("local_rank"), found.get("role") or ""
+    rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""
     return LogProcess(
         rank=int(rank) if rank else None,
         local_rank=int(local_rank) if local_rank else None,
-        host=found.get("host") or "",
+        host=groups.get("host") or "",
         role="" if role == "default" else role,
     )
 

@@ -72,10 +72,10 @@ def diagnose(
     pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     *,
     version: str,
-    given: IO[bytes] | None = None,
+    stdin: IO[bytes] | None = None,
     progress: Progress = ignore,
 ) -> Diagnosis:
-    """Diagnose the logs in `paths`; `given` is the stream for `-`.
+    """Diagnose the logs in `paths`; `stdin` is the stream for `-`.
 
     Args:
         pointers: returns the rules and checks with the given ids; called only if needed. Unknown ids are left out.
@@ -99,7 +99,7 @@ def diagnose(
                 logs.append(Log(log.name, member, size_bytes, 0, problem=side_problem))
             continue
         if remaining > 0 and time.thread_time() - began < MAX_SECONDS_OF_ALL:
-            scanned, read_problem = _read(log, table, finder, member, given)
+            scanned, read_problem = _read(log, table, finder, member, stdin)
         else:
             problem = f"was not read: earlier logs reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"
             scanned = Scanner(table, finder, log.name, member).read(iter(()))
@@ -130,10 +130,10 @@ def _hang_events(side_files: SideFiles, table: Table) -> tuple[Event, ...]:
 
 
 def _read(
-    log: LogFile, table: Table, finder: Finder, member: LogProcess, given: IO[bytes] | None
+    log: LogFile, table: Table, finder: Finder, member: LogProcess, stdin: IO[bytes] | None
 ) -> tuple[ScanResult, Log]:
     reading = ReadState()
-    scanned = Scanner(table, finder, log.name, member).read(chunks(log, given, reading))
+    scanned = Scanner(table, finder, log.name, member).read(chunks(log, stdin, reading))
     if scanned.is_binary and not reading.problem:
         reading.problem = "is binary data, not text"
     read_problem = Log(

@@ -186,30 +186,40 @@ def _known_values(values: Mapping[Key, float | None]) -> dict[Key, float]:
     return {key: float(value) for key, value in values.items() if value is not None and value > 0}
 
 
-def _judge_series(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
-    both = {key: (was.values[key], value) for key, value in now.values.items() if key in was.values}
-    missing, added = len(was.values) - len(both), len(now.values) - len(both)
+def _judge_series(quantity: _Quantity, was: _Series, later_series: _Series) -> Measured:
+    both = {key: (was.values[key], value) for key, value in later_series.values.items() if key in was.values}
+    missing, added = len(was.values) - len(both), len(later_series.values) - len(both)
     ratios = {
         key: earlier / later if quantity.more_is_better else later / earlier for key, (earlier, later) in both.items()
     }
     noise = noise_of(list(ratios.values()), quantity.limits)
     middle = statistics.median(ratios.values())
-    least = quantity.least_s / _SECONDS[now.unit] if now.unit in _SECONDS else 0.0
-    moved = {key for key, (earlier, later) in both.items() if abs(later - earlier) >= least}
-    of_fleet = {key for key in moved if ratios[key] > noise.allowed}
+    least = quantity.least_s / _SECONDS[later_series.unit] if later_series.unit in _SECONDS else 0.0
+    moved_keys = {key for key, (earlier, later) in both.items() if abs(later - earlier) >= least}
+    of_fleet = {key for key in moved_keys if ratios[key] > noise.allowed}
     worse: list[Regression] = []
     usual = 1.0
     if len(ratios) > 2 and len(of_fleet) >= _FLEET * len(ratios):
         # Report the loss that all share, and in addition those that lost more than the others.
-        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.grouping, both, ratios))
+        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), later_series.grouping, both, ratios))
         usual = middle
-    bad = {key for key in moved if ratios[key] > noise.allowed * usual}
+    bad = {key for key in moved_keys if ratios[key] > noise.allowed * usual}
     worse.extend(
-        _regression(group, now.grouping, both, ratios) for group in now.grouping.group_keys(sorted(ratios), bad)
+        _regression(group, later_series.grouping, both, ratios)
+        for group in later_series.grouping.group_keys(sorted(ratios), bad)
     )
-    better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
+    better = sum(1 / ratio > noise.allowed and key in moved_keys for key, ratio in ratios.items())
     return Measured(
-        quantity.id, now.title, now.unit, len(both), missing, added, _round(middle), noise, tuple(worse), better
+        quantity.id,
+        later_series.title,
+        later_series.unit,
+        len(both),
+        missing,
+        added,
+        _round(middle),
+        noise,
+        tuple(worse),
+        better,
     )
 
 
@@ -227,11 +237,11 @@ def _regression(
     )
 
 
-def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_shape(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
     """Group pairs by the row, column or node that explains them."""
-    slow = set(bad)
+    slow = set(bad_keys)
     words = {"inbound": "to {}", "outbound": "from {}", "isolated": "from and to {}", "around": "around {}"}
-    cells = [Cell(*key, "way", None) for key in every]
+    cells = [Cell(*key, "way", None) for key in all_keys]
     for shape in shapes(cells, lambda cell: cell.pair in slow):
         keys = sorted({cell.pair for cell in shape.cells})
         if shape.kind == "pair":
@@ -243,9 +253,9 @@ def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]
             yield words[shape.kind].format(shape.node), shape.nodes, keys
 
 
-def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_node(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
     """Group ranks by their node."""
-    of_node = grouped((key[0], key) for key in sorted(bad))
+    of_node = grouped((key[0], key) for key in sorted(bad_keys))
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)
         where = f"{labels} on {node}" if node else labels

@@ -202,7 +202,7 @@ def _is_confirmed(compared: Compared, series: Series, node: str, change: float, 
 
 
 def outliers(
-    compared: Compared, groups: Mapping[str, Sequence[str]], told: set[str]
+    compared: Compared, groups: Mapping[str, Sequence[str]], explained: set[str]
 ) -> Iterator[tuple[str, float, float]]:
     """Yield nodes that were always worse than their peers: the node, its level, and the deviation of its peers."""
     for name, nodes in groups.items():
@@ -218,7 +218,7 @@ def outliers(
         least = 2 * compared.least(median(usual))
         for node, level in levels.items():
             away = level - centre
-            if node in told or not compared.is_worse(away) or abs(away) < max(least, OUTLIER * deviation):
+            if node in explained or not compared.is_worse(away) or abs(away) < max(least, OUTLIER * deviation):
                 continue
             if abs(away) < 3 * spread(values_of[node]):
                 continue
@@ -332,10 +332,12 @@ def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> 
     return median(after) / median(before) - 1 if is_ratio else median(after) - median(before)
 
 
-def worsened_groups(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield the groups (except `told`) whose common value got worse in one step, compared with the other groups."""
+def worsened_groups(compared: Compared, explained: set[str]) -> Iterator[tuple[str, int, float]]:
+    """Yield the groups (except `explained`) whose common value got worse in one step, compared with the other
+    groups.
+    """
     for name, values in compared.common.items():
-        if name in told:
+        if name in explained:
             continue
         others = [other for key, other in compared.common.items() if key != name]
         points = []

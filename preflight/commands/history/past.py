@@ -448,7 +448,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
     from preflight.commands.history.database import NODE_RUNS, OUTCOMES
 
     silent = select(NODE_RUNS.c.run_id, NODE_RUNS.c.node_id, NODE_RUNS.c.problem).where(NODE_RUNS.c.problem != "")
-    found = [
+    failures = [
         Failure(place[run], names[node], "", "", problem)
         for run, node, problem in connection.execute(_restrict_to_runs(silent, NODE_RUNS.c.run_id, place))
         if run in place
@@ -459,12 +459,12 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
         .join(NODE_RUNS, same)
         .where(OUTCOMES.c.status == "fail", NODE_RUNS.c.state == "failing")
     )
-    found += [
+    failures += [
         Failure(place[run], names[node], *texts)
         for run, node, *texts in connection.execute(_restrict_to_runs(faults, OUTCOMES.c.run_id, place))
         if run in place
     ]
-    return tuple(sorted(found, key=lambda item: (item.run, item.node, item.rule, item.message)))
+    return tuple(sorted(failures, key=lambda item: (item.run, item.node, item.rule, item.message)))
 
 
 def measured_in(

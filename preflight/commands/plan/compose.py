@@ -300,7 +300,7 @@ _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
 def plan_of(
     jobs: Sequence[Job],
     *,
-    given: Mapping[str, str] | None = None,
+    given_values: Mapping[str, str] | None = None,
     assumed: Mapping[str, str] | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Plan:
@@ -313,7 +313,7 @@ def plan_of(
         price_per_gpu_hour: in the user's currency.
     """
     made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
-    return Plan(__version__, made, _assignments(given or {}), _assignments(assumed or {}))
+    return Plan(__version__, made, _assignments(given_values or {}), _assignments(assumed or {}))
 
 
 def _assignments(variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -422,8 +422,8 @@ def _single_node_setting(job: Job, launch: Launch, quantity: str) -> Setting | N
     return Setting(quantity, format_value(value), isinstance(value, Known), chosen[0].spelling, _place(chosen[0]))
 
 
-def _settings(job: Job, launch: Launch, wanted: Callable[[str], bool]) -> Iterator[Setting]:
-    for name in sorted({claim.quantity for claim in job.claims if wanted(claim.quantity)}):
+def _settings(job: Job, launch: Launch, is_wanted: Callable[[str], bool]) -> Iterator[Setting]:
+    for name in sorted({claim.quantity for claim in job.claims if is_wanted(claim.quantity)}):
         found = setting_of(job, launch, name)
         if found is not None:
             yield found

@@ -123,7 +123,7 @@ class KubernetesBridgeServer(BridgeServer):
 
     def do_taken(self) -> list[tuple[str, dict[str, str]]]:
         """Return the resource requests of all running pods, each with its node."""
-        found: list[tuple[str, dict[str, str]]] = []
+        requests: list[tuple[str, dict[str, str]]] = []
         running = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
         pods = self._pages(
             "list pods of all namespaces", self._core().list_pod_for_all_namespaces, field_selector=running
@@ -135,8 +135,8 @@ class KubernetesBridgeServer(BridgeServer):
             for container in spec.get("containers") or []:
                 resources = container.get("resources") or {}
                 wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-                found.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
-        return found
+                requests.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
+        return requests
 
     def do_nodes(self) -> list[dict[str, Any]]:
         """Return every node of the cluster: resources, labels and conditions."""

@@ -218,7 +218,7 @@ class FleetPage:
         account = self._account(connection, filters.days)
         names = filters.names
         stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
-        pages, kept = paginate(stories, filters.page, _PAGE_STORIES)
+        pages, page_stories = paginate(stories, filters.page, _PAGE_STORIES)
         shown = [
             {
                 "kind": item.kind,
@@ -228,7 +228,7 @@ class FleetPage:
                 "since": f"{'Last failure' if item.kind == 'fails-again' else 'Since'} {item.since[:10]}"
                 + (f"; {item.forecast}" if item.forecast else ""),
             }
-            for item in kept
+            for item in page_stories
         ]
         return self._render(
             request, "stories.html", filters=filters, here="/stories", stories=shown, account=account, pages=pages

@@ -277,9 +277,9 @@ _SYMBOLS = {"bits_per_second": "bit/s", "hertz": "Hz", "watts": "W", "bytes_per_
 _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
 
 
-def moment(began: int) -> str:
+def moment(start_ns: int) -> str:
     """Return day and minute of a time in seconds since the epoch, in UTC."""
-    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(start_ns, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def format_measurement(quantity: Quantity, value: float) -> str:
@@ -456,7 +456,7 @@ def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
     own = (failure for failure in past.failures if failure.node == node)
     by_run = grouped((failure.run, (failure.rule or "no answer", failure.message)) for failure in own)
     keys = [None if state is None else f"{state}\0{by_run.get(place)}" for place, state in enumerate(past.states[node])]
-    found = []
+    lines = []
     for first, last, key in stretches(keys):
         state = past.states[node][last]
         if key is None or state is None:
@@ -464,11 +464,11 @@ def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
         style, symbol, word = OUTCOMES[state]
         began, ended = day(past.runs[first].began), day(past.runs[last].began)
         period = moment(past.runs[first].began) if first == last else f"{began} to {ended}"
-        found.append(
+        lines.append(
             StretchLine(period, last - first + 1, style, symbol, word, tuple(by_run.get(last, ())), past.runs[last].id)
         )
-    found.reverse()
-    return found
+    lines.reverse()
+    return lines
 
 
 def _quantity_line(item: Series, node: str, peers: Sequence[str], past: Past) -> QuantityLine:
@@ -576,7 +576,7 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
         return []
     edges = (scale.minimum, *scale.bounds, scale.maximum)
     styles = [style for style, _ in scale.labels("")]
-    found = [
+    entries = [
         Swatch(
             style,
             f"{format_measurement(quantity, edges[n])} to "
@@ -585,7 +585,7 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
         )
         for n, style in enumerate(styles)
     ]
-    return [*found, Swatch("nothing", "not measured", "·")]
+    return [*entries, Swatch("nothing", "not measured", "·")]
 
 
 def _line(item: LinkSeries, past: Past, quantity: Quantity, scale: Scale | None) -> LinkLine:

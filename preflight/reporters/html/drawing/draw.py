@@ -360,16 +360,16 @@ def bad_pairs(matrix: Matrix) -> TableView | None:
     return TableView(f"{matrix.id}.bad", title, note, "from", columns, rows)
 
 
-def _pairs(matrix: Matrix, same: Sequence[Mark]) -> RowView:
-    first = same[0]
-    values = _known_values(same)
+def _pairs(matrix: Matrix, marks: Sequence[Mark]) -> RowView:
+    first = marks[0]
+    values = _known_values(marks)
     shown = (
         CellView(format_number(median(values), matrix.unit), sort=repr(float(median(values))))
         if values
         else CellView("")
     )
     state = CellView("bad", state="bad") if first.state == "bad" else CellView("not known", state="open")
-    to = fold_nodes([matrix.columns[mark.column] for mark in same])
+    to = fold_nodes([matrix.columns[mark.column] for mark in marks])
     return RowView(matrix.rows[first.row], (CellView(to), state, shown, CellView(first.why)))
 
 
@@ -443,27 +443,27 @@ def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
     return [tuple(same) for same in alike.values()]
 
 
-def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
-    first = same[0]
+def _place(places: Sequence[Place], unit: str, largest: float) -> PlaceView:
+    first = places[0]
     pieces = tuple(
-        _piece([place.pieces[number] for place in same], unit, largest)
+        _piece([place.pieces[number] for place in places], unit, largest)
         for number in range(min(len(first.pieces), _MAX_PIECES))
     )
-    values = [_known_values(place.pieces) for place in same]
+    values = [_known_values(place.pieces) for place in places]
     more = len(first.pieces) - len(pieces)
     return PlaceView(
-        fold_nodes([place.node for place in same]),
-        len(same),
+        fold_nodes([place.node for place in places]),
+        len(places),
         format_range([float(sum(each)) for each in values], unit) if any(values) else "",
         pieces,
         f"and {more} more" if more > 0 else "",
     )
 
 
-def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
-    first = same[0]
-    values = _known_values(same)
-    label = first.label if len(same) == 1 else f"{first.label} to {same[-1].label}"
+def _piece(pieces: Sequence[Piece], unit: str, largest: float) -> PieceView:
+    first = pieces[0]
+    values = _known_values(pieces)
+    label = first.label if len(pieces) == 1 else f"{first.label} to {pieces[-1].label}"
     if not values:
         # A worker holds nothing; only a piece that should hold something and is unknown counts as missing.
         return PieceView(label, _style(first.kind), "not known" if first.why else "", "0", bool(first.why), first.why)
