@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from preflight.analysis.link_matrix import disjoint, schedule
+from preflight.analysis.link_matrix import disjoint_rounds, schedule
 from preflight.model.job import Claim, Job, Known, Launch, Span, Strength
 from preflight.model.recording import FactRecord, Facts, Fleet, Node, NodeRecord
 from preflight.model.requests import Request, probe_name
@@ -79,7 +79,7 @@ def main() -> int:
         requests_s, requests = _timed(lambda fleet=fleet: list(port_unreachable.plan(job, fleet, Facts())))
         records = _dialled(requests)
         measures = list(plan_measurements(job, fleet, Facts()))
-        turns_s, _ = _timed(lambda measures=measures: disjoint(measures))
+        turns_s, _ = _timed(lambda measures=measures: disjoint_rounds(measures))
         facts = Facts((*records, *_measured(measures)))
 
         def judge(fleet: Fleet = fleet, facts: Facts = facts) -> None:

@@ -58,7 +58,7 @@ class Training:
         """Train `count` steps and return the last loss."""
         import torch
 
-        from reference_trainer.ps.exact import deduplicated
+        from reference_trainer.ps.exact import deduplicate
         from reference_trainer.ps.worker_steps import gradients_of
 
         task, shapes = self._task, [p.shape for p in self._task.dense]
@@ -70,7 +70,7 @@ class Training:
         for step in range(count + 1):
             wanted = no_rows
             if task.tables and step < count:
-                wanted, inverse, _ = deduplicated(task.ids(0, self._worker, step))
+                wanted, inverse, _ = deduplicate(task.ids(0, self._worker, step))
             dense, values = self._exchange(gradient, rows, row_gradients, wanted)
             if step == count:
                 break

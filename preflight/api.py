@@ -225,7 +225,7 @@ def plan(
 
     with set_variables(variables or {}), defaults_assumed() as assumed:
         jobs = jobs_in(_as_list(paths), root=root)
-    return plan_of(jobs, given=variables, assumed=assumed, price_per_gpu_hour=price_per_gpu_hour)
+    return plan_of(jobs, given_values=variables, assumed=assumed, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def usable_cpus() -> int:
@@ -412,7 +412,7 @@ def diagnose(
     from preflight.commands.diagnose.scan import load_symptoms
 
     table = load_symptoms([Path(path) for path in symptoms])
-    return read(_as_list(logs), table, _pointers, version=__version__, given=given, progress=progress)
+    return read(_as_list(logs), table, _pointers, version=__version__, stdin=given, progress=progress)
 
 
 def diff(

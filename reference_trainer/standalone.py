@@ -46,22 +46,22 @@ def settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
     Raises ValueError for an invalid number.
     """
-    found = dict(DEFAULTS)
+    values = dict(DEFAULTS)
     try:
-        found.update(json.loads(pkgutil.get_data("reference_trainer", SETTINGS) or b"{}"))
+        values.update(json.loads(pkgutil.get_data("reference_trainer", SETTINGS) or b"{}"))
     except OSError:
         pass
     for name, variable in VARIABLES.items():
         if environment.get(variable):
-            found[name] = environment[variable]
-    if isinstance(found.get("injected_fault"), str):
-        found["injected_fault"] = json.loads(found["injected_fault"])
+            values[name] = environment[variable]
+    if isinstance(values.get("injected_fault"), str):
+        values["injected_fault"] = json.loads(values["injected_fault"])
     for name in _NUMBERS:
         try:
-            found[name] = int(found[name]) if name == "steps" else float(found[name])
+            values[name] = int(values[name]) if name == "steps" else float(values[name])
         except ValueError:
-            raise ValueError(f"{VARIABLES[name]}={found[name]!r} is not a number") from None
-    return found
+            raise ValueError(f"{VARIABLES[name]}={values[name]!r} is not a number") from None
+    return values
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = settings(os.environ)
         if options.get("spawn") and not os.environ.get(launcher_environment.MARK):
             return launcher_environment.run(options["spawn"], sys.argv, float(options["deadline_s"]))
-        place = launcher_environment.place(os.environ)
+        place = launcher_environment.launched_rank(os.environ)
     except (launcher_environment.NotLaunched, launcher_environment.NoRanks, ValueError) as problem:
         _print(f"NO-GO: {socket.gethostname()}: {problem}")
         return 1
@@ -186,24 +186,24 @@ class Run:
 
 def faults_of(report: RankReport) -> list[str]:
     """Return the faults in one rank's results, as sentences, by the same limits as the checks of the head."""
-    found = [
+    faults = [
         "%s is wrong in %d of %d elements: %s" % (each.operation, each.wrong, each.elements, each.explanation)
         for each in report.mismatches[:5]
     ]
     if len(set(report.digests)) > 1:
         odd = [rank for rank, digest in enumerate(report.digests) if digest != report.digests[report.rank]]
-        found.append(f"ranks {odd} have different weights from this one")
+        faults.append(f"ranks {odd} have different weights from this one")
     if report.unmoved:
-        found.append(f"{', '.join(report.unmoved)} did not change in {report.steps} steps")
+        faults.append(f"{', '.join(report.unmoved)} did not change in {report.steps} steps")
     losses = report.losses
     if len(losses) >= steps.MAX_COMPARED_STEPS and not losses[-1] < losses[0] * steps.MAX_LOSS_RATIO:
-        found.append("the loss went from %.4g to %.4g in %d steps" % (losses[0], losses[-1], report.steps))
+        faults.append("the loss went from %.4g to %.4g in %d steps" % (losses[0], losses[-1], report.steps))
     difference = report.difference_to_one_process
     if difference is not None and not difference <= steps.TOLERANCE:
-        found.append(f"the weights differ by {difference:.3g} from those of one process")
+        faults.append(f"the weights differ by {difference:.3g} from those of one process")
     if report.teardown:
-        found.append(report.teardown)
-    return found
+        faults.append(report.teardown)
+    return faults
 
 
 def _framework(launcher: str) -> dict[str, str]:

@@ -100,18 +100,18 @@ class Interpreter:
 async def frameworks(surroundings: Surroundings) -> Iterable[DoctorItem]:
     """Return the frameworks of each Python that ranks might use."""
     limiter = anyio.CapacityLimiter(_MAX_PARALLEL)
-    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    framework_reports: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     async def read_version(path: str, name: str) -> None:
         async with limiter:
-            found[path, name] = await _run_probe([path, "-c", _FRAMEWORK, name], surroundings)
+            framework_reports[path, name] = await _run_probe([path, "-c", _FRAMEWORK, name], surroundings)
 
     async with anyio.create_task_group() as group:
         for path in surroundings.interpreters:
             for name in _FRAMEWORKS:
                 group.start_soon(read_version, path, name)
     return [
-        training_item(interpreter(path, {name: found[path, name] for name in _FRAMEWORKS}))
+        training_item(interpreter(path, {name: framework_reports[path, name] for name in _FRAMEWORKS}))
         for path in surroundings.interpreters
     ]
 
@@ -198,22 +198,22 @@ def gpu_item(observed: Mapping[str, Any]) -> DoctorItem:
             "run `nvidia-smi -L` to see whether the driver works",
         )
     value = observed["value"]
-    found = value["gpus"]
-    sick = [gpu["index"] for gpu in found if gpu["problem"]]
+    gpu_entries = value["gpus"]
+    sick = [gpu["index"] for gpu in gpu_entries if gpu["problem"]]
     if sick:
         numbers = ", ".join(map(str, sick))
         return DoctorItem(
             "gpus",
             "GPUs",
             Capability.PARTLY,
-            f"{len(found)} GPUs; silent: {numbers}",
+            f"{len(gpu_entries)} GPUs; silent: {numbers}",
             f"GPU {numbers}",
             "nvidia-smi -L",
         )
-    if found:
-        names = ", ".join(sorted({gpu["name"] or "of unknown name" for gpu in found}))
+    if gpu_entries:
+        names = ", ".join(sorted({gpu["name"] or "of unknown name" for gpu in gpu_entries}))
         return DoctorItem(
-            "gpus", "GPUs", Capability.YES, f"{len(found)} x {names}, driver {value['driver'] or 'not known'}"
+            "gpus", "GPUs", Capability.YES, f"{len(gpu_entries)} x {names}, driver {value['driver'] or 'not known'}"
         )
     reason = value["detail"] or value["problem"] or "none"
     if not value["device_files"]:

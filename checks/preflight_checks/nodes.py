@@ -12,7 +12,7 @@ from preflight.model.job.value import items, known_number
 from preflight.model.recording import HEAD_PAUSED, Facts, Fleet, NodeRecord, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import no_requests
-from preflight_checks.requirements import fold, is_literal, is_single_machine, named, nodes_share_machine, scopes
+from preflight_checks.requirements import find_node, fold, is_literal, is_single_machine, nodes_share_machine, scopes
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
@@ -104,32 +104,32 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Known limits: requests in the job context and of later stages are not counted.
     """
-    asked: dict[str, int] = {}
+    question_counts: dict[str, int] = {}
     silent: dict[str, list[Unavailable]] = {}
     refused: dict[str, list[Unavailable]] = {}
     for record in facts.records:
         if not record.request.context and not record.request.peers:
-            asked[record.request.node] = asked.get(record.request.node, 0) + 1
+            question_counts[record.request.node] = question_counts.get(record.request.node, 0) + 1
             if record.unavailable is not None:
                 kept = silent if record.unavailable.kind in _UNANSWERED else refused
                 kept.setdefault(record.request.node, []).append(record.unavailable)
     examined = 0
     for entry in fleet.records:
         name = entry.node.name
-        if entry.problem or name not in asked:
+        if entry.problem or name not in question_counts:
             continue
         missing = silent.get(name, [])
-        if len(missing) + len(refused.get(name, ())) == asked[name]:
+        if len(missing) + len(refused.get(name, ())) == question_counts[name]:
             # It answered, and gave no fact at all.
             missing = [*missing, *refused.get(name, ())]
         without_process = [item for item in missing if _NO_PROCESS.search(f"{item.reason} {item.detail}")]
-        few = len(missing) < _MIN_REQUESTS and len(missing) < asked[name]
-        if few or 2 * len(missing) <= asked[name]:
+        few = len(missing) < _MIN_REQUESTS and len(missing) < question_counts[name]
+        if few or 2 * len(missing) <= question_counts[name]:
             examined += 1
             if without_process:
                 yield unknown(f"processes of {name}", without_process[0].reason, nodes=(name,), required=True)
             continue
-        share = f"{len(missing)} of {asked[name]} requests"
+        share = f"{len(missing)} of {question_counts[name]} requests"
         if len(missing) >= _MIN_REQUESTS and 2 * len(without_process) > len(missing):
             yield failed(
                 name,
@@ -173,7 +173,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if not fleet.records:
         yield unknown(job.name, "there are no nodes to count")
         return
-    given = len(fleet.records)
+    given_count = len(fleet.records)
     requested = {}
     for launch in job.launches:
         count = known_number(job.value("nodes", launch.scope))
@@ -183,16 +183,17 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield not_applicable(job.name, "no multi-node launch states a number of nodes, or launches disagree")
         return
     ((wanted, launch),) = requested.items()
-    if wanted == given:
+    if wanted == given_count:
         yield passed(job.name)
         return
     claim = (job.setting("nodes", launch.scope) or job.requirement_claims("nodes", launch.scope))[0]
     origin = fleet.origin
-    if origin is not None and origin.source == "executor" and given < wanted and not nodes_share_machine(fleet):
+    if origin is not None and origin.source == "executor" and given_count < wanted and not nodes_share_machine(fleet):
         yield failed(
             job.name,
-            f"`{claim.spelling}` waits for {wanted} nodes, but {origin.words} holds only {given}, "
-            f"{fold(node.name for node in fleet.nodes)}: {_ranks(given, wanted)} missing, so the launch never starts",
+            f"`{claim.spelling}` waits for {wanted} nodes, but {origin.words} holds only {given_count}, "
+            f"{fold(node.name for node in fleet.nodes)}: {_ranks(given_count, wanted)} missing, so the launch "
+            "never starts",
             at=claim,
             remedy=f"Request {wanted} nodes, or correct `{claim.spelling}`.",
             waits_at="rendezvous",
@@ -200,14 +201,14 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         return
     yield failed(
         job.name,
-        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given} {'was' if given == 1 else 'were'} "
-        f"given: {'the others were not examined' if given < wanted else 'the others are not part of the job'}",
+        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given_count} {'was' if given_count == 1 else 'were'} "
+        f"given: {'the others were not examined' if given_count < wanted else 'the others are not part of the job'}",
         at=claim,
         remedy=f"Name the job's {wanted} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
         severity=Severity.WARNING,
     )
-    if given < wanted and not is_single_machine(fleet):
-        missing = wanted - given
+    if given_count < wanted and not is_single_machine(fleet):
+        missing = wanted - given_count
         yield unknown(
             f"{missing} of the job's {wanted} nodes",
             f"nothing is known about {'it' if missing == 1 else 'them'}: fewer nodes were given",
@@ -264,7 +265,7 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     if not listed:
         yield not_applicable(job.name, "the job's files name no nodes")
         return
-    absent = [host for host in listed if named(fleet, host) is None]
+    absent = [host for host in listed if find_node(fleet, host) is None]
     if not absent:
         yield passed(job.name)
         return

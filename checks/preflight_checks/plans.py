@@ -19,7 +19,7 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import JudgeFacts, PlanRequests, Verdict, check, not_applicable, unknown
-from preflight_checks.requirements import fold, gpu_claims, is_multi_node, largest
+from preflight_checks.requirements import fold, gpu_claims, is_multi_node, largest_value
 
 T = TypeVar("T")
 #: Returns what a judgement needs; else yields the verdicts that say why there is nothing to judge, and returns None.
@@ -49,12 +49,12 @@ def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Pla
     return lambda requests: Plan(probes, requests)
 
 
-def multi_node(job: Job, fleet: Fleet) -> bool:
+def runs_on_several_machines(job: Job, fleet: Fleet) -> bool:
     """Return whether the job runs on several machines; a condition of plans and judgements."""
     return is_multi_node(fleet)
 
 
-def several_nodes(job: Job, fleet: Fleet) -> bool:
+def has_several_nodes(job: Job, fleet: Fleet) -> bool:
     """Return whether the job has several nodes, even if all of them are one machine; a condition."""
     return len(fleet.nodes) > 1
 
@@ -123,7 +123,7 @@ def on_every_node(
     return Plan(probes, plan)
 
 
-def combined(*plans: Plan, when: Condition | None = None) -> Plan:
+def combine_plans(*plans: Plan, when: Condition | None = None) -> Plan:
     """Return a plan that makes the requests of all these plans, in this order, if `when` holds."""
 
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -134,7 +134,7 @@ def combined(*plans: Plan, when: Condition | None = None) -> Plan:
     return Plan(tuple(dict.fromkeys(probe for part in plans for probe in part.probes)), plan)
 
 
-def given(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
+def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
     """Return a decorator that runs `gate` first and passes its result to the judgement, as the last argument.
 
     If the gate has no result, only the gate's verdicts are yielded.
@@ -189,13 +189,13 @@ def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tupl
     """
     observed: dict[str, T] = {}
     missing: dict[str, Unavailable] = {}
-    for seen in facts.each(probe):
-        if any(seen.params.get(name) != value for name, value in params.items()):
+    for row in facts.each(probe):
+        if any(row.params.get(name) != value for name, value in params.items()):
             continue
-        if isinstance(seen.fact, Observed):
-            observed[seen.node] = seen.fact.value
+        if isinstance(row.fact, Observed):
+            observed[row.node] = row.fact.value
         else:
-            missing[seen.node] = seen.fact
+            missing[row.node] = row.fact
     return observed, missing
 
 
@@ -265,12 +265,12 @@ MIB, GIB, TIB = 2**20, 2**30, 2**40
 
 def ranks_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
     """Return the number of ranks on each node, with the claims that state it; 1 if none does."""
-    return largest(job, "processes_per_node") or largest(job, "tasks_per_node") or (1, ())
+    return largest_value(job, "processes_per_node") or largest_value(job, "tasks_per_node") or (1, ())
 
 
 def workers_of_rank(job: Job) -> tuple[int, tuple[Claim, ...]]:
     """Return the number of data loader workers of each rank, with the claims that state it."""
-    return largest(job, "dataloader_workers") or (0, ())
+    return largest_value(job, "dataloader_workers") or (0, ())
 
 
 def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
@@ -282,7 +282,7 @@ def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
 
 def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
     """Return the number of ranks of the job: the stated one, else ranks per node times nodes."""
-    stated = largest(job, "world_size")
+    stated = largest_value(job, "world_size")
     if stated is not None:
         return stated
     ranks, claims = ranks_of_node(job)

@@ -26,7 +26,7 @@ _MAX_FOLDED = 1000
 _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 
-def named(fleet: Fleet, host: str) -> Node | None:
+def find_node(fleet: Fleet, host: str) -> Node | None:
     """Return the node with this name, short name or address."""
     wanted = host.rstrip(".").lower()
     whole, short = _nodes_by_name(fleet)
@@ -49,7 +49,7 @@ def _nodes_by_name(fleet: Fleet) -> tuple[dict[str, Node], dict[str, list[Node]]
     return whole, short
 
 
-def unreached(fleet: Fleet) -> tuple[str, ...]:
+def unreached_nodes(fleet: Fleet) -> tuple[str, ...]:
     """Return the nodes without an agent, which NOD001 reports."""
     return tuple(record.node.name for record in fleet.records if record.problem)
 
@@ -73,7 +73,7 @@ def is_multi_node(fleet: Fleet) -> bool:
 
 
 @functools.lru_cache(_ADDRESSES)
-def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def parse_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address in `host`, or None for a name."""
     try:
         return ipaddress.ip_address(host)
@@ -83,7 +83,7 @@ def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def is_literal(host: str) -> bool:
     """Return whether `host` is an address, not a name."""
-    return literal(host) is not None
+    return parse_address(host) is not None
 
 
 def fold(names: Iterable[str], limit: int = 8) -> str:
@@ -178,7 +178,7 @@ def store_claims(job: Job) -> tuple[Claim, ...]:
 @memoize
 def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
     """Return every parameter server and trainer endpoint that the files list."""
-    found: dict[tuple[str, str, int], Endpoint] = {}
+    endpoints: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
         for kind, quantity in (("server", "ps_server_endpoints"), ("trainer", "ps_worker_endpoints")):
             for index, spelled in enumerate(items(job.value(quantity, scope))):
@@ -187,11 +187,11 @@ def server_endpoints(job: Job) -> tuple[Endpoint, ...]:
                     continue
                 what = f"parameter {kind} {index}" if kind == "server" else f"trainer {index}"
                 endpoint = Endpoint(what, kind, parts[0], parts[1], job.value_claims(quantity, scope))
-                found.setdefault((kind, endpoint.host, endpoint.port), endpoint)
-    return tuple(found.values())
+                endpoints.setdefault((kind, endpoint.host, endpoint.port), endpoint)
+    return tuple(endpoints.values())
 
 
-def is_ps(job: Job) -> bool:
+def has_parameter_servers(job: Job) -> bool:
     """Return whether the job has parameter servers."""
     return any(job.value("ps_mode", scope) == Known(True) for scope in scopes(job)) or bool(server_endpoints(job))
 
@@ -214,7 +214,7 @@ def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
     """
     if endpoint.kind in ("store", "rendezvous") and (not endpoint.host or is_loopback(endpoint.host)):
         return fleet.master
-    return named(fleet, endpoint.host)
+    return find_node(fleet, endpoint.host)
 
 
 @memoize
@@ -239,7 +239,7 @@ def names_value(claim: Claim) -> bool:
 
 
 @memoize
-def largest(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
+def largest_value(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
     """Return the largest known value of `quantity` in any launch, with the claims that state it."""
     best: tuple[int, tuple[Claim, ...]] | None = None
     for scope in scopes(job):

@@ -16,7 +16,15 @@ from preflight.model.job import Claim, Job, Known, Scope, is_whole_number
 from preflight.model.recording import Cluster, ClusterNode, Facts, Fleet, Partition
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight.sources.launchers.slurm import parse_seconds
-from preflight_checks.plans import given, known_facts, no_requests, on_every_node, short_version, split, warning_check
+from preflight_checks.plans import (
+    gated_by,
+    known_facts,
+    no_requests,
+    on_every_node,
+    short_version,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import fold
 
@@ -129,7 +137,7 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if cluster is None or not cluster.nodes or not cluster.partitions or count is None:
         yield not_applicable(job.name, NOT_SLURM if cluster is None else "the header states no number of nodes")
         return
-    needs = dict(_needs(requested))
+    needs = dict(_node_needs(requested))
     feature = requested["--constraint"].value if "--constraint" in requested else ""
     plain = feature if feature.replace("_", "").replace("-", "").isalnum() else ""
     fitting = [
@@ -145,13 +153,13 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield passed(job.name)
         return
     closed = tuple(node.name for node in fitting if node.closed)
-    seen = Evidence("fitting nodes", f"{len(fitting)}, {len(usable)} of them in service", f"{count}", "sinfo -N -l")
+    evidence = Evidence("fitting nodes", f"{len(fitting)}, {len(usable)} of them in service", f"{count}", "sinfo -N -l")
     if len(fitting) < count:
         yield failed(
             f"{job.name}: nodes",
             f"the job starts on {count} nodes{each} at once, and its partition has {len(fitting)} of these",
             at=requested["--nodes"].claim,
-            also=(seen,),
+            also=(evidence,),
             remedy="Request fewer nodes, for less on each, or in another partition.",
         )
         return
@@ -161,14 +169,14 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         f"{fold(closed)} {'is' if len(closed) == 1 else 'are'} not: "
         + "; ".join(f"{node.name} is {node.closed}" for node in fitting[:64] if node.closed),
         at=requested["--nodes"].claim,
-        also=(seen,),
+        also=(evidence,),
         nodes=closed,
         remedy=f"Return {fold(closed)} to service, or request {len(usable)} nodes.",
         severity=Severity.WARNING,
     )
 
 
-def _needs(requested: dict[str, RequestedOption]) -> Iterator[tuple[str, float]]:
+def _node_needs(requested: dict[str, RequestedOption]) -> Iterator[tuple[str, float]]:
     """Yield the numeric requests of the header for each node."""
     gpus = 0
     for option in ("--gres", "--gpus-per-node"):
@@ -378,7 +386,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             job.name, "the header names neither account nor quality of service, or the nodes do not come from Slurm"
         )
         return
-    found = False
+    is_known = False
     for option, word in (("--account", "account"), ("--qos", "quality of service")):
         if option not in requested:
             continue
@@ -388,7 +396,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             for item in partitions
         ]
         if all((allowed and value not in allowed) or value in denied for allowed, denied in lists):
-            found = True
+            is_known = True
             allowed = lists[0][0]
             yield failed(
                 f"{job.name}: {word}",
@@ -402,7 +410,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
                 remedy=f"Use one of {fold(allowed)}." if allowed else f"Use another {word}.",
                 certain=word != "account",
             )
-    if not found:
+    if not is_known:
         yield passed(job.name)
 
 
@@ -449,7 +457,7 @@ def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     claims = _ray_claims(job)
     if fleet.executor == "ray" and len(fleet.reached) > 1:
         pythons = {record.node.name: record.python for record in fleet.records if record.python and not record.problem}
-        yield from _differing("Python", {node: short_version(text) for node, text in pythons.items()}, claims)
+        yield from _difference_findings("Python", {node: short_version(text) for node, text in pythons.items()}, claims)
         return
     if not claims or len(fleet.nodes) < 2:
         yield not_applicable(job.name, "the job does not run on Ray, or has one node")
@@ -461,23 +469,24 @@ def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     # VER003 reports another minor version.
     same_minor = len({short_version(version) for version in rays.values()}) == 1
     if same_minor:
-        yield from _differing("Ray", rays, claims)
-    yield from _differing("Python", {node: short_version(observed[node].python) for node in rays}, claims)
+        yield from _difference_findings("Ray", rays, claims)
+    yield from _difference_findings("Python", {node: short_version(observed[node].python) for node in rays}, claims)
 
 
-def _differing(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, ...]) -> Iterator[Verdict]:
-    found = split(versions)
-    if found is None or not found.odd:
+def _difference_findings(quantity: str, versions: Mapping[str, str], claims: tuple[Claim, ...]) -> Iterator[Verdict]:
+    division = split(versions)
+    if division is None or not division.odd:
         yield passed(f"{quantity} on {len(versions)} nodes")
         return
-    node, version = found.first_odd
+    node, version = division.first_odd
     yield failed(
         f"{quantity} of the Ray nodes",
-        f"{quantity} differs between the nodes of a Ray job, which Ray rejects: {found.description}",
-        at=Evidence("packages", f"{quantity} {version}", found.common, "ray --version; python --version", node),
+        f"{quantity} differs between the nodes of a Ray job, which Ray rejects: {division.description}",
+        at=Evidence("packages", f"{quantity} {version}", division.common, "ray --version; python --version", node),
         also=claims[:1],
-        nodes=tuple(found.odd),
-        remedy=f"Give {fold(found.odd)} the {quantity} {found.common} of the others, or run all nodes from one image.",
+        nodes=tuple(division.odd),
+        remedy=f"Give {fold(division.odd)} the {quantity} {division.common} of the others, "
+        "or run all nodes from one image.",
     )
 
 
@@ -510,13 +519,13 @@ def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         subject = f"{claim.span.path}:{claim.span.line}"
         if not bundle:
             yield unknown(subject, f"`{claim.spelling}` is known at run time only", at=claim)
-        elif any(_holds(node.has, bundle) for node in cluster.nodes):
+        elif any(_has_resources(node.has, bundle) for node in cluster.nodes):
             yield passed(subject)
         else:
-            yield _too_large(subject, claim, bundle, cluster)
+            yield _too_large_finding(subject, claim, bundle, cluster)
 
 
-def _too_large(subject: str, claim: Claim, bundle: Mapping[str, float], cluster: Cluster) -> Verdict:
+def _too_large_finding(subject: str, claim: Claim, bundle: Mapping[str, float], cluster: Cluster) -> Verdict:
     bundle_text = ", ".join(f"{name} {amount:g}" for name, amount in bundle.items())
     held = fold(f"{node.name}: {_describe(node.has, bundle)}" for node in cluster.nodes)
     grows = any(label in node.labels for node in cluster.nodes for label in _RAY_AUTOSCALER_LABELS)
@@ -542,7 +551,7 @@ def _resources(claim: Claim) -> dict[str, float]:
     return {match[1]: float(match[2]) for match in parts if match is not None} if all(parts) else {}
 
 
-def _holds(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
+def _has_resources(resources: Mapping[str, float], bundle: Mapping[str, float]) -> bool:
     return all(resources.get(name, 0.0) >= amount for name, amount in bundle.items())
 
 
@@ -601,9 +610,9 @@ def gpus_of(amounts: Mapping[str, float]) -> float:
     return sum(value for key, value in amounts.items() if _GPU.fullmatch(key))
 
 
-def needs(job: Job) -> tuple[PodNeed, ...]:
+def pod_needs(job: Job) -> tuple[PodNeed, ...]:
     """Return the requests of the pods of each role in the job's Kubernetes objects, if their number is known."""
-    found = []
+    needs = []
     for claim in job.about("pod_replicas"):
         scope = claim.scope
         count = _number(job, "pod_replicas", scope)
@@ -615,7 +624,7 @@ def needs(job: Job) -> tuple[PodNeed, ...]:
             if _covers(label, scope)
         )
         claims = [claim, *(entry for entry in job.about("pod_gpus") if entry.scope == scope)]
-        found.append(
+        needs.append(
             PodNeed(
                 scope.role or "the job",
                 int(count),
@@ -627,7 +636,7 @@ def needs(job: Job) -> tuple[PodNeed, ...]:
                 any(_covers(entry, scope) for entry in job.about("gang")),
             )
         )
-    return tuple(found)
+    return tuple(needs)
 
 
 def _covers(claim: Claim, scope: Scope) -> bool:
@@ -647,7 +656,7 @@ def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict,
     cluster = fleet.cluster
     if cluster is None or cluster.kind != "kubernetes":
         yield not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")
-    elif not needs(job):
+    elif not pod_needs(job):
         yield not_applicable(job.name, "no manifest among the job's files states a number of pods")
     elif not cluster.nodes:
         reason = "; ".join(cluster.unknown) or "the cluster has no nodes"
@@ -658,7 +667,7 @@ def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict,
 
 
 @check("KUB040", "gang-does-not-fit", plan=no_requests, severity=Severity.ERROR)
-@given(_cluster_of_pods)
+@gated_by(_cluster_of_pods)
 def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) -> Iterator[Verdict]:
     """The cluster has room for all pods of the job at the same time.
 
@@ -676,7 +685,7 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) ->
     labels), or nodes are cordoned or not ready, it is a warning.
     """
     fitting = True
-    for need in needs(job):
+    for need in pod_needs(job):
         nodes = [node for node in cluster.nodes if need.matches(node)]
         everywhere = {node.name: need.fits(node.has) for node in nodes}
         open_now = {node.name: need.fits(node.has) for node in nodes if not node.closed}
@@ -724,7 +733,7 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
 
 
 @warning_check("KUB041", "gang-starts-in-part", plan=no_requests)
-@given(_cluster_of_pods)
+@gated_by(_cluster_of_pods)
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.
 
@@ -747,7 +756,7 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) 
         yield unknown(job.name, "; ".join(cluster.unknown) or "the free resources of the nodes are not known")
         return
     running, clean = len(fleet.reached), True
-    for need in needs(job):
+    for need in pod_needs(job):
         if need.gang or need.count < 2:
             continue
         nodes = [node for node in cluster.nodes if need.matches(node) and not node.closed]

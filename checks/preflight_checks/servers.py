@@ -14,17 +14,17 @@ from preflight.model.findings import Confidence, Evidence, Severity
 from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
-from preflight_checks.context.environment import bare, plan_logins
-from preflight_checks.plans import Gate, combined, given, known_facts, missing_facts, on_every_node, size, split
+from preflight_checks.context.environment import bare_environments, plan_logins
+from preflight_checks.plans import Gate, combine_plans, gated_by, known_facts, missing_facts, on_every_node, size, split
 from preflight_checks.probes.environment import ResolvedHost, ServerPlace, server_place
 from preflight_checks.probes.interfaces import parse_port_list
 from preflight_checks.probes.packages import packages
 from preflight_checks.requirements import (
     Endpoint,
+    find_node,
     fold,
-    is_ps,
+    has_parameter_servers,
     known_int,
-    named,
     nodes_share_machine,
     scopes,
     server_endpoints,
@@ -61,19 +61,21 @@ class Layout:
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
     """Return the servers and trainers that the files list, else those on which the environments of all nodes agree."""
     stated = server_endpoints(job)
-    if stated or not is_ps(job):
+    if stated or not has_parameter_servers(job):
         return stated, True
-    found: list[Endpoint] = []
+    endpoints: list[Endpoint] = []
     for kind, variable in _VARIABLES.items():
-        lists = split({n: seen.variables[variable] for n, seen in bare(facts).items() if variable in seen.variables})
+        lists = split(
+            {n: seen.variables[variable] for n, seen in bare_environments(facts).items() if variable in seen.variables}
+        )
         if lists is None or lists.odd:
             continue
         for index, spelled in enumerate(part.strip() for part in lists.common.split(",")):
             parts = split_endpoint(spelled)
             if parts is not None and parts[1]:
                 what = f"parameter server {index}" if kind == "server" else f"trainer {index}"
-                found.append(Endpoint(what, kind, parts[0], parts[1]))
-    return tuple(found), False
+                endpoints.append(Endpoint(what, kind, parts[0], parts[1]))
+    return tuple(endpoints), False
 
 
 def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
@@ -83,7 +85,7 @@ def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
     node_of: dict[Endpoint, str] = {}
     for endpoint in endpoints:
         here = [node for node, hosts in seen.items() if endpoint.host in hosts and hosts[endpoint.host].local]
-        by_name = named(fleet, endpoint.host)
+        by_name = find_node(fleet, endpoint.host)
         if len(here) == 1:
             node_of[endpoint] = here[0]
         elif not here and by_name is not None and by_name.name not in seen:
@@ -197,14 +199,14 @@ def layout_claims(layout: Layout) -> tuple[Claim, ...]:
 
 
 def _applies(job: Job, fleet: Fleet) -> bool:
-    return is_ps(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
+    return has_parameter_servers(job) and len(fleet.nodes) > 1 and not nodes_share_machine(fleet)
 
 
 def _endpoint_claims(job: Job) -> tuple[Claim, ...]:
     return tuple(dict.fromkeys(claim for endpoint in server_endpoints(job) for claim in endpoint.claims))
 
 
-plan_placement = combined(
+plan_placement = combine_plans(
     plan_logins,
     on_every_node(
         server_place,
@@ -246,8 +248,8 @@ placement_check = functools.partial(check, plan=plan_placement)
 
 
 @placement_check("PLC001", "servers-on-few-nodes", severity=Severity.WARNING)
-@given(known_layout("places of servers"))
-def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("places of servers"))
+def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Parameter servers are spread over the nodes, as the nodes' own addresses show.
 
     What it checks: the host of each server is looked up on every node, and belongs to the node that has the address.
@@ -263,16 +265,16 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
 
     Known limits: if the files name one host for all servers, PPS007 reports it without any node.
     """
-    for endpoint in found.unplaced:
+    for endpoint in placement.unplaced:
         yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node, or to several")
-    held = found.by_node(found.servers)
-    trainers = found.by_node(found.trainers)
-    hosts = {endpoint.host for endpoint in found.servers}
-    if sum(len(own) for own in held.values()) < len(found.servers):
+    servers_by_node = placement.by_node(placement.servers)
+    trainers = placement.by_node(placement.trainers)
+    hosts = {endpoint.host for endpoint in placement.servers}
+    if sum(len(own) for own in servers_by_node.values()) < len(placement.servers):
         return
-    if len(found.servers) > 1 and len(held) == 1 and len(trainers) > 1:
-        (node, own), *_ = held.items()
-        if len(hosts) > 1 or not found.stated:
+    if len(placement.servers) > 1 and len(servers_by_node) == 1 and len(trainers) > 1:
+        (node, own), *_ = servers_by_node.items()
+        if len(hosts) > 1 or not placement.stated:
             yield failed(
                 "all servers on one node",
                 f"all {len(own)} servers ({_as_written(own)}) are on {node}, while the trainers are on "
@@ -280,11 +282,11 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
                 at=Evidence(
                     "addresses", f"{_as_written(own)} on {node}", "several nodes", f"getent hosts {own[0].host}", node
                 ),
-                also=layout_claims(found),
+                also=layout_claims(placement),
                 remedy="Give the servers addresses on different nodes.",
             )
             return
-    counts = {node: len(own) for node, own in held.items()}
+    counts = {node: len(own) for node, own in servers_by_node.items()}
     most, fewest = max(counts.values()), min(counts.values())
     if len(counts) > 1 and most - fewest > 1:
         full = tuple(node for node, count in counts.items() if count == most)
@@ -294,22 +296,22 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
             at=Evidence(
                 "addresses",
                 f"{most} servers on {full[0]}",
-                f"about {len(found.servers) / len(counts):.1f}",
+                f"about {len(placement.servers) / len(counts):.1f}",
                 "",
                 full[0],
             ),
-            also=layout_claims(found),
+            also=layout_claims(placement),
             nodes=full,
             remedy=f"Move servers from {fold(full)} to the others.",
             confidence=Confidence.MEDIUM,
         )
     else:
-        yield passed(f"{len(found.servers)} servers on {len(counts)} nodes")
+        yield passed(f"{len(placement.servers)} servers on {len(counts)} nodes")
 
 
 @placement_check("PLC002", "servers-beside-some-trainers", severity=Severity.INFO, confidence=Confidence.MEDIUM)
-@given(known_layout("neighbours of servers"))
-def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("neighbours of servers"))
+def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Servers share their nodes with all trainers, or with none.
 
     What it checks: which nodes run a server and a trainer, by the nodes' own addresses.
@@ -323,7 +325,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
 
     Known limits: information only; with spare cores it costs little.
     """
-    servers, trainers = found.by_node(found.servers), found.by_node(found.trainers)
+    servers, trainers = placement.by_node(placement.servers), placement.by_node(placement.trainers)
     both = tuple(node for node in trainers if node in servers)
     if both and len(both) < len(trainers):
         yield failed(
@@ -331,7 +333,7 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
             f"trainers on {fold(both)} share their node with servers, and those on the other "
             f"{len(trainers) - len(both)} nodes do not",
             at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
-            also=layout_claims(found),
+            also=layout_claims(placement),
             nodes=both,
             remedy="Put the servers on separate nodes, or one on every node.",
         )
@@ -340,8 +342,8 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, found: La
 
 
 @placement_check("PLC006", "server-port-ephemeral", severity=Severity.INFO, confidence=Confidence.HIGH)
-@given(known_layout("ports of servers"))
-def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("ports of servers"))
+def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Servers and trainers listen on ports that the kernel gives to no other connection.
 
     What it checks: the ports of parameter servers and trainers compared with the node's range of ephemeral ports and
@@ -358,7 +360,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
     """
     within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
     has_finding = False
-    for node, own in found.by_node((*found.servers, *found.trainers)).items():
+    for node, own in placement.by_node((*placement.servers, *placement.trainers)).items():
         place = facts.observed(server_place).get(node)
         if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
             yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
@@ -380,7 +382,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, found: Layout) -
             at=Evidence(
                 "ephemeral ports", f"{first}-{last}", "a port outside", "sysctl net.ipv4.ip_local_port_range", node
             ),
-            also=layout_claims(found),
+            also=layout_claims(placement),
             nodes=tuple(by_node),
             remedy=f"Choose ports below {first}, or reserve them on those nodes: `sysctl "
             f"net.ipv4.ip_local_reserved_ports={','.join(map(str, ports[:8]))}`.",
@@ -399,8 +401,8 @@ SLOW_STEP_S = 1.0
 
 
 @placement_check("PLC003", "server-memory-too-small", severity=Severity.ERROR)
-@given(known_layout("memory of servers"))
-def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("memory of servers"))
+def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """The nodes of the servers have enough memory for the parameters.
 
     What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer
@@ -416,14 +418,14 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout)
     Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
     total memory is an error, exceeding the free memory a warning.
     """
-    wanted = shares(job, len(found.servers))
+    wanted = shares(job, len(placement.servers))
     if wanted is None:
         yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
         return
     missing: dict[bool, dict[str, tuple[int, int]]] = {}
-    for node, own in found.by_node(found.servers).items():
+    for node, own in placement.by_node(placement.servers).items():
         place = facts.observed(server_place).get(node)
-        need = sum(wanted.held[found.servers.index(endpoint)] for endpoint in own)
+        need = sum(wanted.held[placement.servers.index(endpoint)] for endpoint in own)
         if place is None or place.memory_bytes is None:
             yield unknown(f"memory of {node}", "it is unknown")
         elif need > place.memory_bytes:
@@ -431,20 +433,20 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, found: Layout)
         elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
             missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
     for certain, nodes in missing.items():
-        yield _memory(found, wanted, nodes, certain=certain)
+        yield _memory_finding(placement, wanted, nodes, certain=certain)
     if not missing:
         yield passed("memory of servers")
 
 
-def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
+def _memory_finding(placement: Layout, needs: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
     node, (need, has) = next(iter(nodes.items()))
-    kept = f", with {wanted.slots} further values for each" if wanted.slots else ""
+    kept = f", with {needs.slots} further values for each" if needs.slots else ""
     free = "" if certain else " free"
     return failed(
         f"memory of {fold(nodes)}",
         f"the servers on {fold(nodes)} will hold {size(need)} a node{kept}, and {node} has {size(has)}{free}",
         at=Evidence("memory", size(has), size(need), "free -h", node),
-        also=(*wanted.claims, *layout_claims(found)),
+        also=(*needs.claims, *layout_claims(placement)),
         nodes=tuple(nodes),
         remedy="Spread the servers over more nodes, or use a table that stores only the rows in use.",
         certain=certain,
@@ -452,8 +454,8 @@ def _memory(found: Layout, wanted: Shares, nodes: dict[str, tuple[int, int]], *,
 
 
 @placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(known_layout("cores of servers"))
-def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("cores of servers"))
+def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Each server and trainer on a node has its own core.
 
     What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
@@ -469,8 +471,8 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
     Known limits: one core for each process is the minimum; servers use as many as there are trainers.
     """
     crowded: dict[tuple[float, int], list[str]] = {}
-    everything = found.by_node((*found.servers, *found.trainers))
-    for node in found.by_node(found.servers):
+    everything = placement.by_node((*placement.servers, *placement.trainers))
+    for node in placement.by_node(placement.servers):
         place = facts.observed(server_place).get(node)
         if place is None or place.cores is None:
             yield unknown(f"cores of {node}", "they are unknown")
@@ -481,7 +483,7 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
             f"cores of {fold(nodes)}",
             f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
             at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
-            also=layout_claims(found),
+            also=layout_claims(placement),
             nodes=nodes,
             remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
         )
@@ -490,8 +492,8 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, found: Layout) ->
 
 
 @placement_check("PLC005", "server-network-too-slow", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(known_layout("network of servers"))
-def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout) -> Iterator[Verdict]:
+@gated_by(known_layout("network of servers"))
+def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """A server's network card moves the data of one step in less than a second.
 
     What it checks: the dense parameters on the servers of a node, sent to and from every trainer on another node,
@@ -507,19 +509,19 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
     Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
     speed, and it is then unknown.
     """
-    wanted = shares(job, len(found.servers))
-    if wanted is None or not sum(wanted.exchanged_bytes) or not found.trainers:
+    wanted = shares(job, len(placement.servers))
+    if wanted is None or not sum(wanted.exchanged_bytes) or not placement.trainers:
         yield not_applicable("network of servers", "the files do not state what a step exchanges")
         return
     slow: dict[tuple[int, int, int], list[str]] = {}
-    for node, own in found.by_node(found.servers).items():
+    for node, own in placement.by_node(placement.servers).items():
         place = facts.observed(server_place).get(node)
         speed = speed_mbps(place, own[0]) if place is not None else None
         if not speed:
             yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
             continue
-        remote = [endpoint for endpoint in found.trainers if found.node_of.get(endpoint) != node]
-        share = sum(wanted.exchanged_bytes[found.servers.index(endpoint)] for endpoint in own)
+        remote = [endpoint for endpoint in placement.trainers if placement.node_of.get(endpoint) != node]
+        share = sum(wanted.exchanged_bytes[placement.servers.index(endpoint)] for endpoint in own)
         if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
             slow.setdefault((share, len(remote), speed), []).append(node)
     for (share, trainers, speed), nodes in slow.items():
@@ -529,7 +531,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, found: Layout)
             f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
             f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
             at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
-            also=(*wanted.claims, *layout_claims(found)),
+            also=(*wanted.claims, *layout_claims(placement)),
             nodes=nodes,
             remedy="Spread the servers over more nodes, or exchange less often.",
         )
@@ -551,7 +553,7 @@ FIRST_WITHOUT = Version("3.1.1")
 @check(
     "VER009",
     "paddle-without-parameter-server",
-    plan=on_every_node(packages, when=lambda job, fleet: is_ps(job), context=True, deadline_s=8.0),
+    plan=on_every_node(packages, when=lambda job, fleet: has_parameter_servers(job), context=True, deadline_s=8.0),
     severity=Severity.ERROR,
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -570,7 +572,7 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
 
     Known limits: your own build with the parameter server passes only if its version has a local part (3.2.0+ps).
     """
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         yield not_applicable("paddle's parameter server", "the job has no parameter servers")
         return
     observed = yield from known_facts(facts, packages, "paddle's parameter server")

@@ -59,11 +59,11 @@ _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.ASCII)
 def _fold_consecutive(names: Iterable[str]) -> list[str]:
     """Return the names with consecutive numbers merged into ranges, because NodeSet takes 20 us for each string."""
     numbers: dict[tuple[str, int, str], set[int]] = {}
-    found: list[str] = []
+    ranges: list[str] = []
     for name in names:
         match = _NUMBERED.fullmatch(name)
         if match is None:
-            found.append(name)
+            ranges.append(name)
         else:
             prefix, number, suffix = match.groups()
             numbers.setdefault((prefix, len(number), suffix), set()).add(int(number))
@@ -73,10 +73,10 @@ def _fold_consecutive(names: Iterable[str]) -> list[str]:
         for number in [*ordered[1:], -1]:
             if number != last + 1:
                 written = f"{first:0{width}}" if first == last else f"[{first:0{width}}-{last:0{width}}]"
-                found.append(f"{prefix}{written}{suffix}")
+                ranges.append(f"{prefix}{written}{suffix}")
                 first = number
             last = number
-    return found
+    return ranges
 
 
 def is_address(text: str) -> bool:
@@ -197,14 +197,14 @@ def max_host_count(text: str) -> int:
     for part in split_outside_brackets(text):
         count = 1
         for inside in re.findall(r"\[([^\[\]]*)\]", part):
-            count *= sum(_length(piece) for piece in inside.split(","))
+            count *= sum(_range_size(piece) for piece in inside.split(","))
             if count > _FAR_TOO_MANY:
                 break
         total += count
     return total
 
 
-def _length(piece: str) -> int:
+def _range_size(piece: str) -> int:
     low, dash, high = piece.partition("/")[0].strip().partition("-")
     if not dash or not (low.isascii() and low.isdecimal() and high.isascii() and high.isdecimal()):
         return 1

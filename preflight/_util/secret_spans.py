@@ -338,38 +338,38 @@ def _compile_patterns(text: str) -> Pattern[str]:
 
 def spans_of_secrets(text: str) -> list[tuple[int, int]]:
     """Return the spans of the secrets in `text`, in order; no two spans touch."""
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     if "://" in text and "@" in text:
-        found.extend(_all_of(_IN_ADDRESS, text))
-        found.extend(_all_of(_USER_IS_TOKEN, text))
+        spans.extend(_all_of(_IN_ADDRESS, text))
+        spans.extend(_all_of(_USER_IS_TOKEN, text))
     elif "@" in text and ":" in text:
-        found.extend(_all_of(_IN_IMAGE, text))
+        spans.extend(_all_of(_IN_IMAGE, text))
     if "://" in text and "@" in text and text.count("@") > 1:
-        found.extend(_all_of(_IN_IMAGE, text))
+        spans.extend(_all_of(_IN_IMAGE, text))
     for beginning, form in _FORMS:
         if beginning in text:
-            found.extend(_all_of(_compile_patterns(form), text))
+            spans.extend(_all_of(_compile_patterns(form), text))
     for words, form in _COMMANDS:
         if any(word in text for word in words):
-            found.extend(_all_of(_compile_patterns(form.replace(_GAP, _gap(words))), text))
+            spans.extend(_all_of(_compile_patterns(form.replace(_GAP, _gap(words))), text))
     lowered = text.lower()
     if "private key" in lowered and "-----" in text:
-        found.extend(_all_of(_PEM, text))
-        found.extend(_all_of(_PEM_END, text))
+        spans.extend(_all_of(_PEM, text))
+        spans.extend(_all_of(_PEM_END, text))
     if any(stem in lowered for stem in _STEMS):
         if "bearer" in lowered or "basic" in lowered or "authorization" in lowered or "apikey" in lowered:
-            found.extend(span for span in _all_of(_SCHEME, text) if not _is_prose(text[slice(*span)]))
-        found.extend(_named_secrets(text))
-        found.extend(
+            spans.extend(span for span in _all_of(_SCHEME, text) if not _is_prose(text[slice(*span)]))
+        spans.extend(_named_secrets(text))
+        spans.extend(
             sentence.span("value") for sentence in _IN_SENTENCE.finditer(text) if looks_random(sentence["value"])
         )
         if "\n" in text:
-            found.extend(in_blocks(text))
+            spans.extend(in_blocks(text))
         if ("ata" in text and "ecret" in text) or "stringData" in text:
-            found.extend(_manifest_secrets(text))
+            spans.extend(_manifest_secrets(text))
     if "(" in text and ("'" in text or '"' in text):
-        found.extend(_call_secrets(text))
-    return merge_spans(found) if found else found
+        spans.extend(_call_secrets(text))
+    return merge_spans(spans) if spans else spans
 
 
 def _all_of(pattern: Pattern[str], text: str) -> Iterator[tuple[int, int]]:
@@ -562,20 +562,20 @@ def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | N
     opened = text[: match.start()].rstrip("\\'\"rbfu \n\t")[-1:] if quoted_name and not option else ""
     if kind == "comma" and not (option or opened == "("):
         return None
-    found = _VALUE.match(text, sign.end())
-    if found is None:
+    value_match = _VALUE.match(text, sign.end())
+    if value_match is None:
         return None
-    if found["quote"] in ("'", '"') and sign.group() == "=":
+    if value_match["quote"] in ("'", '"') and sign.group() == "=":
         word = _PIECES.match(text, sign.end())
-        if word is not None and word.end() > found.end() and not is_plain(name, word[0].strip("\"'")):
+        if word is not None and word.end() > value_match.end() and not is_plain(name, word[0].strip("\"'")):
             return word.span()
-    group = "quoted" if found["quote"] else ("fallback" if found["fallback"] else "bare")
-    value = found[group]
+    group = "quoted" if value_match["quote"] else ("fallback" if value_match["fallback"] else "bare")
+    value = value_match[group]
     if group == "bare":
         if kind == "comma" and text[match.start() - 1 : match.start()] in ("'", '"') and "=" in value:
             # `add_argument("--token", type=str)`
             return None
-        if _is_expression(text, found.end(), name, value, kind or ""):
+        if _is_expression(text, value_match.end(), name, value, kind or ""):
             return None
     if group != "fallback" and is_plain(name, value):
         return None
@@ -589,7 +589,7 @@ def _value_after(text: str, match: Match[str], name: str) -> tuple[int, int] | N
     bare = name.strip("-").casefold()
     if bare in _WEAK and not _is_weak_value(bare, value, sign.group(), quoted=group == "quoted", option=option):
         return None
-    return found.span(group)
+    return value_match.span(group)
 
 
 def _is_expression(text: str, end: int, name: str, value: str, kind: str) -> bool:

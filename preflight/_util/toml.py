@@ -78,7 +78,7 @@ def parse(text: str) -> dict[str, Any]:
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
         raise TomlError(line, column, "a key of more than 32 parts")
     try:
-        found: dict[str, Any] = loads(text)
+        document: dict[str, Any] = loads(text)
     except TOMLDecodeError as error:
         message = str(error)
         place = _LINE_OF_ERROR.search(message)
@@ -90,4 +90,4 @@ def parse(text: str) -> dict[str, Any]:
     except ValueError as error:
         # A number with more digits than Python converts.
         raise TomlError(1, 1, str(error)) from None
-    return found
+    return document

@@ -96,9 +96,9 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
     return Problem(path, f"`{name}`: {error['msg'].removeprefix('Value error, ')}")
 
 
-def _unknown_key(key: str, known: list[str]) -> str:
-    near = similar_names(key.lower().replace("_", "-"), known)
-    return f"unknown key `{key}`; " + (f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}")
+def _unknown_key(key: str, known_keys: list[str]) -> str:
+    near = similar_names(key.lower().replace("_", "-"), known_keys)
+    return f"unknown key `{key}`; " + (f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known_keys)}")
 
 
 def _keys_at(top: type, path: KeyPath) -> list[str]:

@@ -62,7 +62,7 @@ def read(fd: int) -> bytes | None:
         return b""
 
 
-def readable(fd: int) -> bool:
+def is_readable(fd: int) -> bool:
     """Return whether `read` would return something, including the end."""
     with selectors.SelectSelector() if fd < 1024 else selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
@@ -454,7 +454,7 @@ class Agent:
                 return
             child.timed_out = True
             self._dump(child)
-            child.kill_at_s = now + (DUMP_S if child.started else 0.0)
+            child.kill_at_s = now + (DUMP_S if child.has_started else 0.0)
         if child.kill_at_s is not None and now >= child.kill_at_s:
             if not child.answered:
                 reason = f"no answer within {child.request.deadline_s:.3g} s, waiting for {child.waiting_for()}"
@@ -466,7 +466,7 @@ class Agent:
         """Request the stacks of a child; by signal if it is our own process, which works even if the child is stuck."""
         child.dump_offset = child.error_total
         child.dump_at_s = time.monotonic() + DUMP_S
-        if child.started and not child.request_stacks():
+        if child.has_started and not child.request_stacks():
             child.unsent_input += encode(Signal(child.request.id))
             self._feed(child)
 
@@ -477,7 +477,7 @@ class Agent:
                 continue
             # Its last output is still in the pipes. Do not wait for their end: descendants may hold them open.
             for name, take in (("status", self._read_status), ("err", self._read_error), ("out", self._read_frames)):
-                while getattr(child, name) >= 0 and readable(getattr(child, name)):
+                while getattr(child, name) >= 0 and is_readable(getattr(child, name)):
                     take(child)
             if isinstance(child, ContextProcess):
                 self._contexts.on_exit(child, code, time.monotonic())

@@ -98,7 +98,7 @@ class ChildProcess:
         return bootstrap.bootstrap_message(bundle, "preflight.agent.child:main", arguments)
 
     @property
-    def started(self) -> bool:
+    def has_started(self) -> bool:
         """Return whether the child's own Python has sent a message (always true for a fork)."""
         return not self.nonce
 
@@ -138,7 +138,7 @@ class ChildProcess:
         """Return the data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print
         before it.
         """
-        if self.started:
+        if self.has_started:
             return data, False
         self._noise += data
         place = self._noise.find(self.nonce)
@@ -158,7 +158,7 @@ class ChildProcess:
 
     def waiting_for(self) -> str:
         """Return what a child was doing when it missed its deadline, as far as is visible from outside."""
-        if self.request.context is not None and not self.started:
+        if self.request.context is not None and not self.has_started:
             return "the job context to start (`{}`)".format(" ".join(command_of(self.request.context)))
         stat = process.stat_of(self.seen_pid())
         stuck = ""
@@ -197,7 +197,7 @@ class ChildProcess:
             return Failed(request.id, "timeout", reason)
         if self.exec_problem:
             return Failed(request.id, "context", f"the job context cannot be entered: {self.exec_problem}")
-        if not self.started and request.context is not None:
+        if not self.has_started and request.context is not None:
             command = " ".join(command_of(request.context))
             if code == bootstrap.TOO_OLD:
                 reason = f"`{command}` is older than Python 3.8"
@@ -324,13 +324,13 @@ def _run_in_child(
         process.exit_now(code)
 
 
-def _close_others(kept: list[int]) -> None:
+def _close_others(kept_fds: list[int]) -> None:
     try:
         open_fds = [int(name) for name in os.listdir("/proc/self/fd")]
     except OSError:  # a container without /proc
         open_fds = list(range(3, 4096))
     for fd in open_fds:
-        if fd > 2 and fd not in kept:
+        if fd > 2 and fd not in kept_fds:
             with suppress(OSError):
                 os.close(fd)
 
@@ -505,7 +505,7 @@ class ContextProcess(ChildProcess):
     def describe_wait(self, item: ContextRequest) -> str:
         """Return the description of what an unanswered request was waiting for."""
         command = " ".join(command_of(self.request.context)) if self.request.context is not None else ""
-        if not self.started:
+        if not self.has_started:
             return f"the job context to start (`{command}`)"
         stat = process.stat_of(self.seen_pid())
         state = {"D": ", which is stuck in the kernel (state D)", "T": ", which is stopped", "t": ", which is stopped"}
@@ -514,7 +514,7 @@ class ContextProcess(ChildProcess):
 
     def failure(self, item: ContextRequest, code: int) -> Failed:
         """Return why a request has no answer after its context process ended with `code`."""
-        if not self.started:
+        if not self.has_started:
             why = self.exit_failure(code)
             return Failed(item.request.id, why.kind, why.reason, why.detail, why.exit_code)
         reason = f"{item.request.target}: the process in the job context that runs it {process.describe_exit(code)}"
@@ -553,7 +553,7 @@ class ContextPool:
             context = self._start_context(AgentRequest(0, "the job context", {}, _FOREVER, request.context))
             self._processes[key] = context
         item = context.requests[request.id] = ContextRequest(request, now_s)
-        if context.started:
+        if context.has_started:
             self._send_request(context, item, now_s)
             self._flush(context)
 
@@ -590,7 +590,7 @@ class ContextPool:
     def send_heartbeats(self) -> None:
         """Send all context processes a heartbeat."""
         for context in self._processes.values():
-            if context.started:
+            if context.has_started:
                 self._send_to(context, Beat(time.time()))
 
     def deadlines(self) -> list[float]:
@@ -619,7 +619,7 @@ class ContextPool:
         key = repr(context.request.context)
         if self._processes.get(key) is context:
             del self._processes[key]
-            if not context.started:
+            if not context.has_started:
                 self._failures[key] = (now_s + RETRY_S, context.exit_failure(code))
 
     def _context_of(self, request_id: int) -> ContextProcess | None:

@@ -81,7 +81,7 @@ def descendants(root: int) -> list[int]:
     if not proc_shows_own_processes():
         return []
     everyone = None if _kernel_lists_children() else _children_by_parent()
-    found: list[int] = []
+    pids: list[int] = []
     seen: set[int] = {root}
     pending = [root]
     while pending:
@@ -89,9 +89,9 @@ def descendants(root: int) -> list[int]:
         for child in _listed_children(pid) if everyone is None else everyone.get(pid, []):
             if child not in seen:
                 seen.add(child)
-                found.append(child)
+                pids.append(child)
                 pending.append(child)
-    return found
+    return pids
 
 
 def _kernel_lists_children() -> bool:
@@ -269,7 +269,7 @@ def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
 
 
 def _read_lines() -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
+    lines_by_fd: dict[int, bytes] = {}
     opened, read, closed = os.open, os.read, os.close
     for name in pids():
         try:
@@ -278,12 +278,12 @@ def _read_lines() -> dict[int, bytes]:
         except OSError:
             continue
         try:
-            found[int(name)] = read(at, _CHUNK_BYTES)
+            lines_by_fd[int(name)] = read(at, _CHUNK_BYTES)
         except OSError:
             pass
         finally:
             closed(at)
-    return found
+    return lines_by_fd
 
 
 def pids() -> list[str]:

@@ -174,7 +174,7 @@ def history(
     def render(name: str, style: Style) -> str:
         from preflight.commands.history.text import page
 
-        return "".join(f"{node}\n" for node in found.blamed) if name == "hosts" else page(found, style)
+        return "".join(f"{node}\n" for node in found.blamed_nodes) if name == "hosts" else page(found, style)
 
     deliver_document(found, targets, render, color=color, verbosity=-1 if quiet else verbose, bulk=BULK)
     if not found.runs:

@@ -80,7 +80,7 @@ def manifest(
         raise UsageError(f"{manifest} cannot be read: {error}") from None
     files = made.read_files(top, tuple(dict.fromkeys(known)))
     options = made.ManifestOptions(name, container, image, install, lenient, further)
-    print_as = {"init": made.pieces, "patch": made.patched, "job": made.gate_job}[kind]
+    print_as = {"init": made.pieces, "patch": made.patch_manifest, "job": made.gate_job}[kind]
     print_bytes(print_as(text, files, options).encode("utf-8"))
     return 0
 

@@ -186,7 +186,7 @@ def is_ours(body: str, key: str) -> bool:
     return found is not None and found[1] == key
 
 
-def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: int = GITHUB_CHARACTERS) -> Comment:
+def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters: int = GITHUB_CHARACTERS) -> Comment:
     """Write the comment.
 
     Args:
@@ -194,26 +194,26 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
         before: the present comment, which is replaced; only its hidden line is read.
         max_characters: limit of the platform. Findings that do not fit are counted.
     """
-    findings = found.report.findings
+    findings = changes.report.findings
     now = [finding.fingerprint[:_REMEMBERED_LENGTH] for finding in findings]
     previous = _REMEMBERED.match(before)
     earlier = set(filter(None, previous[2].split(","))) if previous is not None else set()
     fixed = len(earlier - {*now})
     lines = [f"{_MARKER} {key} listed={','.join(dict.fromkeys(now[:_MAX_REMEMBERED]))} -->"]
-    lines += [f"### preflight: {_headline(found)}", ""]
-    lines += _summary_lines(found, fixed)
-    below = list(_undecided_block(found))
+    lines += [f"### preflight: {_headline(changes)}", ""]
+    lines += _summary_lines(changes, fixed)
+    below = list(_undecided_block(changes))
     room = max_characters - sum(len(line) + 2 for line in (*lines, *below))
-    on_lines = [finding for finding in findings if finding.fingerprint in found.on_changed_lines]
-    elsewhere = [finding for finding in findings if finding.fingerprint not in found.on_changed_lines]
+    on_lines = [finding for finding in findings if finding.fingerprint in changes.on_changed_lines]
+    elsewhere = [finding for finding in findings if finding.fingerprint not in changes.on_changed_lines]
     sections = (
         ("Findings on changed lines", ("", "rule", "where", "what"), [_finding(item) for item in on_lines]),
         (
-            "Findings in all jobs" if found.not_compared else "New findings on other lines",
+            "Findings in all jobs" if changes.not_compared else "New findings on other lines",
             ("", "rule", "where", "what"),
             [_finding(item) for item in elsewhere],
         ),
-        ("What changes for the ranks", ("job", "launch", "what", "before", "after"), list(_changes(found))),
+        ("What changes for the ranks", ("job", "launch", "what", "before", "after"), list(_changes(changes))),
     )
     for number, (title, head, rows) in enumerate(sections):
         if rows:
@@ -224,48 +224,48 @@ def comment(found: ChangeReport, key: str, *, before: str = "", max_characters: 
             lines += [table, ""]
     lines += below
     text = "\n".join(lines).rstrip("\n") + "\n"
-    return Comment(text, bool(findings or found.plans or found.not_compared or _is_incomplete(found)))
+    return Comment(text, bool(findings or changes.plans or changes.not_compared or _is_incomplete(changes)))
 
 
-def _is_incomplete(found: ChangeReport) -> bool:
-    return bool(why_incomplete(found.report))
+def _is_incomplete(changes: ChangeReport) -> bool:
+    return bool(why_incomplete(changes.report))
 
 
-def _headline(found: ChangeReport) -> str:
-    number = len(found.report.findings)
-    since = found.report.configuration.since
-    if not found.report.jobs and not found.plans and since is not None and since.unchanged_jobs:
+def _headline(changes: ChangeReport) -> str:
+    number = len(changes.report.findings)
+    since = changes.report.configuration.since
+    if not changes.report.jobs and not changes.plans and since is not None and since.unchanged_jobs:
         return "the change touches no job"
-    if found.not_compared:
+    if changes.not_compared:
         return f"{count(number, 'finding')}, not compared with the base"
     if number:
         return count(number, "new finding")
-    return "no new findings" if not _is_incomplete(found) else "no new findings, but not everything was judged"
+    return "no new findings" if not _is_incomplete(changes) else "no new findings, but not everything was judged"
 
 
-def _summary_lines(found: ChangeReport, fixed: int) -> Iterator[str]:
+def _summary_lines(changes: ChangeReport, fixed: int) -> Iterator[str]:
     """Yield sentences without text from the repository, except in `_html`."""
     if fixed:
         were = "is" if fixed == 1 else "are"
         yield f"✅ {count(fixed, 'finding')} that this comment listed before {were} fixed."
         yield ""
-    since = found.report.configuration.since
-    existed = sum(finding.suppressed_by == "since" for finding in found.report.suppressed)
-    if found.not_compared:
-        yield f"<p>All findings are listed, because they could not be compared: {_html(found.not_compared)}</p>"
+    since = changes.report.configuration.since
+    existed = sum(finding.suppressed_by == "since" for finding in changes.report.suppressed)
+    if changes.not_compared:
+        yield f"<p>All findings are listed, because they could not be compared: {_html(changes.not_compared)}</p>"
         yield ""
     elif since is not None:
         unchanged = f" {count(since.unchanged_jobs, 'job')} did not change." if since.unchanged_jobs else ""
         before = f" {count(existed, 'finding')} in the changed jobs existed before." if existed else ""
         yield f"Compared with `{since.commit[:12]}`.{unchanged}{before}"
         yield ""
-    if found.report.findings or _is_incomplete(found):
-        yield f"<p>{_html(f'Verdict: {found.report.verdict.value}. {summary_of(found.report)}')}</p>"
+    if changes.report.findings or _is_incomplete(changes):
+        yield f"<p>{_html(f'Verdict: {changes.report.verdict.value}. {summary_of(changes.report)}')}</p>"
         yield ""
 
 
-def _undecided_block(found: ChangeReport) -> Iterator[str]:
-    reasons = why_incomplete(found.report)
+def _undecided_block(changes: ChangeReport) -> Iterator[str]:
+    reasons = why_incomplete(changes.report)
     if reasons:
         items: list[str] = []
         for reason in reasons[:_MAX_REASONS]:
@@ -300,8 +300,8 @@ def _finding(finding: Finding) -> tuple[str, ...]:
     return _SIGNS[finding.severity], rule, _code(where), f"{_html(finding.message)}{fix}"
 
 
-def _changes(found: ChangeReport) -> Iterator[tuple[str, ...]]:
-    for plan in found.plans:
+def _changes(changes: ChangeReport) -> Iterator[tuple[str, ...]]:
+    for plan in changes.plans:
         for change in plan.changes:
             yield (
                 _code(plan.job),

@@ -101,7 +101,7 @@ def machine(folder: Path) -> DoctorItem:
     user, processors = psutil.Process().username(), len(psutil.Process().cpu_affinity())
     memory, disk = psutil.virtual_memory(), psutil.disk_usage(str(folder))
     up = sorted(name for name, stats in psutil.net_if_stats().items() if stats.isup and name != "lo")
-    seen = (
+    details = (
         f"user {user}; {processors} of {psutil.cpu_count()} processors usable; {_gib(memory.available)} of "
         f"{_gib(memory.total)} of memory available; {_gib(disk.free)} free on the disk of {folder}; "
         f"interfaces up: {', '.join(up) or 'none'}"
@@ -112,9 +112,11 @@ def machine(folder: Path) -> DoctorItem:
     ]
     lacking = [(what, remedy) for is_scarce, what, remedy in scarce if is_scarce]
     if not lacking:
-        return DoctorItem("machine", "machine", Capability.YES, seen)
+        return DoctorItem("machine", "machine", Capability.YES, details)
     lost = f"a large run may fail for lack of {' and '.join(what for what, _ in lacking)}"
-    return DoctorItem("machine", "machine", Capability.PARTLY, seen, lost, "; ".join(remedy for _, remedy in lacking))
+    return DoctorItem(
+        "machine", "machine", Capability.PARTLY, details, lost, "; ".join(remedy for _, remedy in lacking)
+    )
 
 
 def _gib(number: int) -> str:
@@ -375,22 +377,26 @@ def _always_fails(why: str) -> _Make:
 
 
 async def _examine_parallel(parts: Sequence[tuple[str, _Make]], deadline_s: float) -> tuple[DoctorItem, ...]:
-    found: dict[int, tuple[DoctorItem, ...]] = {}
+    items_by_index: dict[int, tuple[DoctorItem, ...]] = {}
 
     async def take(number: int, name: str, make: _Make) -> None:
         try:
             # An item with its own deadline gives a better message than this one.
             with anyio.fail_after(deadline_s + LATE_S):
-                found[number] = tuple(await make())
+                items_by_index[number] = tuple(await make())
         except TimeoutError:
-            found[number] = (DoctorItem(name, name, Capability.UNKNOWN, f"no answer within {deadline_s + LATE_S:g} s"),)
+            items_by_index[number] = (
+                DoctorItem(name, name, Capability.UNKNOWN, f"no answer within {deadline_s + LATE_S:g} s"),
+            )
         except Exception as error:
-            found[number] = (DoctorItem(name, name, Capability.UNKNOWN, f"crashed: {type(error).__name__}: {error}"),)
+            items_by_index[number] = (
+                DoctorItem(name, name, Capability.UNKNOWN, f"crashed: {type(error).__name__}: {error}"),
+            )
 
     async with anyio.create_task_group() as group:
         for number, (name, make) in enumerate(parts):
             group.start_soon(take, number, name, make)
-    return tuple(look for number in sorted(found) for look in found[number])
+    return tuple(look for number in sorted(items_by_index) for look in items_by_index[number])
 
 
 def summarize(items: tuple[DoctorItem, ...]) -> Examination:
@@ -447,7 +453,7 @@ def page(examination: Examination, style: Style) -> str:
         if style.verbosity >= 0 or item.capability is not Capability.YES:
             _print_item(sheet, item, widest)
     sheet.line()
-    sheet.line(_last(examination))
+    sheet.line(_last_line(examination))
     return sheet.text()
 
 
@@ -460,7 +466,7 @@ def _print_item(sheet: Sheet, item: DoctorItem, widest: int) -> None:
             sheet.wrapped(text, indent=10, label=what, style="bold")
 
 
-def _last(examination: Examination) -> Text:
+def _last_line(examination: Examination) -> Text:
     verbs = (("lint", examination.lint), ("check", examination.check), ("smoke", examination.smoke))
     capability = [verb for verb, held in verbs if held]
     missing = sum(item.capability is Capability.NO for item in examination.items)

@@ -89,7 +89,7 @@ def blamed_nodes(report: Report) -> dict[str, str]:
     candidates = answered.intersection(hosts_of(report).failing)
     waived = {(item.id, node) for item in report.suppressed for node in item.nodes}
     least = max(Severity(report.configuration.fail_on).rank, Severity.ERROR.rank)
-    found: dict[str, dict[str, str]] = {}
+    reasons_by_node: dict[str, dict[str, str]] = {}
     for outcome in report.outcomes:
         finding = outcome.finding
         if outcome.status is not Status.FAIL or finding is None or len(set(outcome.nodes)) != 1:
@@ -97,11 +97,11 @@ def blamed_nodes(report: Report) -> dict[str, str]:
         node = outcome.nodes[0]
         certain = finding.severity.rank >= least and finding.confidence is Confidence.HIGH
         if certain and node in candidates and (outcome.id, node) not in waived:
-            found.setdefault(node, {}).setdefault(outcome.id, finding.message)
+            reasons_by_node.setdefault(node, {}).setdefault(outcome.id, finding.message)
     return {
         # The message quotes the node, and Slurm lists a reason among `Key=value` fields.
         node: clean(f"{PREFIX} {' '.join(sorted(by_id))} {by_id[min(by_id)]}").replace("=", ":")[:_MAX_REASON].strip()
-        for node, by_id in sorted(found.items())
+        for node, by_id in sorted(reasons_by_node.items())
     }
 
 
@@ -319,33 +319,33 @@ async def _act(
         standings = await scheduler.standings()
     except ExecutorError as error:
         raise UsageError(f"nothing was changed: {error.message}") from None
-    found = decide(report, standings, at_most=at_most)
-    changes = [item for item in found.items if item.action != "leave"]
+    decisions = decide(report, standings, at_most=at_most)
+    changes = [item for item in decisions.items if item.action != "leave"]
     # Nodes are returned first: the share counts them as returned, even if the run ends early.
-    for item in sorted(found.items, key=lambda item: item.action == "drain"):
+    for item in sorted(decisions.items, key=lambda item: item.action == "drain"):
         LOG.info("%s: %s (%s)", item.node, item.action, item.reason)
         if item not in changes or (really and await _has_changed(item, scheduler, standings[item.node], say, log_file)):
             continue
         for command in scheduler.commands(item):
             await _run_decision(item, command, really, say, log_file)
-    if found.refused:
-        raise UsageError(f"no node was drained: {found.refused}")
+    if decisions.refused:
+        raise UsageError(f"no node was drained: {decisions.refused}")
     if not changes:
         say("no node is drained or resumed")
     elif not really:
         say("these commands were not run; --act runs them")
-    return found
+    return decisions
 
 
 async def _has_changed(
-    item: Decision, scheduler: Slurm | Kubernetes, before: Standing, say: Callable[[str], None], log_file: Path | None
+    item: Decision, scheduler: Slurm | Kubernetes, recorded: Standing, say: Callable[[str], None], log_file: Path | None
 ) -> bool:
     """Return whether somebody else has changed the node since the decision; preflight does not change such a node."""
     try:
         now = await scheduler.standing(item.node)
     except ExecutorError as error:
         raise UsageError(f"{item.node} could not be changed: {error.message}") from None
-    if now == before:
+    if now == recorded:
         return False
     state = "in service" if now.in_service else f"out of service: {now.reason or 'no reason given'}"
     why = f"somebody else changed it during the run; it is {state}"

@@ -130,7 +130,7 @@ def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
     """Apply all edits of a fix to the drafts, or none of them. Returns the reason if the edits were not applied, else
     an empty string.
     """
-    found: list[tuple[_Draft, int, Edit]] = []
+    edits: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
         draft = drafts[edit.path]
         if isinstance(draft, str):
@@ -141,15 +141,15 @@ def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
         if draft.is_taken(start, edit):
             return f"another fix also edits {edit.path}:{edit.line}; run again"
         end = start + len(edit.expected)
-        if any(second is draft and _overlap((start, end), (at, at + len(e.expected))) for second, at, e in found):
+        if any(second is draft and _do_overlap((start, end), (at, at + len(e.expected))) for second, at, e in edits):
             return f"its edits of {edit.path}:{edit.line} overlap"
-        found.append((draft, start, edit))
-    for draft, start, edit in found:
+        edits.append((draft, start, edit))
+    for draft, start, edit in edits:
         draft.edits[(start, start + len(edit.expected))] = edit.replacement
     return ""
 
 
-def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+def _do_overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
     return first == second or (first[0] < second[1] and second[0] < first[1])
 
 
@@ -178,7 +178,7 @@ class _Draft:
         same = self.edits.get((start, end))
         if same is not None:
             return same != edit.replacement
-        return any(_overlap((start, end), second) for second in self.edits)
+        return any(_do_overlap((start, end), second) for second in self.edits)
 
     def changed(self) -> ChangedFile:
         """Return the file with all edits applied."""

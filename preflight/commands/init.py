@@ -200,7 +200,7 @@ class Recommendations:
     decisions: tuple[Decision, ...]
 
 
-def chosen(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
+def choose_settings(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
     """Return the choices for a folder.
 
     Args:
@@ -318,7 +318,7 @@ def make_first_config(
     }
     scan = scan_project(jobs, reports, others)
     executor, because = _surroundings(environment)
-    choices = chosen(scan, executor=executor, because=because, accept=accept)
+    choices = choose_settings(scan, executor=executor, because=because, accept=accept)
     text = page(scan, choices, year=int(created[:4]))
     problems = validate_settings(parse(text))
     if isinstance(problems, list):

@@ -74,7 +74,7 @@ def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str
     return "".join((first, parts[0], "---\n", *parts[1:]))
 
 
-def patched(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
+def patch_manifest(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
     """Return the manifest with the init container added and otherwise unchanged, followed by the ConfigMap.
 
     Raises:

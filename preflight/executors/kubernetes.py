@@ -467,12 +467,12 @@ async def survey(call: _BridgeCall) -> Cluster:
     return Cluster("kubernetes", tuple(cluster_node(node, taken) for node in nodes), tuple(unknown))
 
 
-def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float]] | None) -> ClusterNode:
+def cluster_node(node: Mapping[str, Any], requests: Mapping[str, Mapping[str, float]] | None) -> ClusterNode:
     """Return one node, from the API's data about it and from its pods' requests."""
     has = {key: value for key, text in node["allocatable"].items() if (value := _number(text)) is not None}
     free = None
-    if taken is not None:
-        used = taken.get(node["name"], {})
+    if requests is not None:
+        used = requests.get(node["name"], {})
         free = {key: max(0.0, value - used.get(key, 0.0)) for key, value in has.items()}
     closed = ""
     if node["cordoned"]:
@@ -482,9 +482,9 @@ def cluster_node(node: Mapping[str, Any], taken: Mapping[str, Mapping[str, float
     return ClusterNode(node["name"], has, free, dict(node["labels"]), closed)
 
 
-def _sum_requests(taken: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:
+def _sum_requests(requests: Iterable[Sequence[Any]]) -> dict[str, dict[str, float]]:
     sums: dict[str, dict[str, float]] = {}
-    for node, wanted in taken:
+    for node, wanted in requests:
         held = sums.setdefault(node, {})
         for key, text in wanted.items():
             held[key] = held.get(key, 0.0) + (_number(text) or 0.0)

@@ -189,7 +189,7 @@ def build_job(
 ) -> dict[str, Any]:
     """Build a Job with one pod on each of `count` nodes that is like a pod of `role`, and ends after `lifetime_s`."""
     labels = {MANAGED_LABEL: "preflight", RUN_LABEL: name}
-    kept = {key: str(value) for key, value in source.labels.items() if key in _COPIED_LABELS}
+    copied_labels = {key: str(value) for key, value in source.labels.items() if key in _COPIED_LABELS}
     metadata = role.template.get("metadata") or {}
     kept_of_pod = {k: str(v) for k, v in (metadata.get("labels") or {}).items() if k in _COPIED_LABELS}
     notes = {
@@ -204,7 +204,7 @@ def build_job(
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {"name": name, "namespace": namespace, "labels": {**kept, **labels}},
+        "metadata": {"name": name, "namespace": namespace, "labels": {**copied_labels, **labels}},
         "spec": {
             "completions": count,
             "parallelism": count,

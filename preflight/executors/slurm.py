@@ -286,7 +286,7 @@ def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str
 
     Node names are included only with trust; the time limit only if `timed`, because our own is shorter.
     """
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for job in request.jobs:
         for claim in job.about("batch_option"):
             if not isinstance(claim.value, Known):
@@ -299,16 +299,16 @@ def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str
                 or not _VALUE.fullmatch(value)
             ):
                 continue
-            found[name] = f"{name}{equals}{value}"
-        if found:
+            options[name] = f"{name}{equals}{value}"
+        if options:
             break
     if request.named_nodes:
-        found["--nodelist"] = "--nodelist=" + ",".join(node.name for node in request.named_nodes)
-        found["--nodes"] = f"--nodes={len(request.named_nodes)}"
-    elif "--nodes" not in found and request.count:
-        found["--nodes"] = f"--nodes={request.count}"
+        options["--nodelist"] = "--nodelist=" + ",".join(node.name for node in request.named_nodes)
+        options["--nodes"] = f"--nodes={len(request.named_nodes)}"
+    elif "--nodes" not in options and request.count:
+        options["--nodes"] = f"--nodes={request.count}"
     # With fewer tasks than nodes Slurm would withdraw nodes; one task each is enough.
-    return tuple(found[name] for name in sorted(found))
+    return tuple(options[name] for name in sorted(options))
 
 
 #: Fields of sinfo(1): node, state, CPUs, MiB, generic resources, features, reason; one line for each node.
@@ -370,7 +370,7 @@ def _closed_reason(state: str, reason: str) -> str:
 async def _nodes(partitions: str) -> tuple[ClusterNode, ...]:
     command = ["sinfo", "--noheader", "--Node", f"--partition={partitions}", f"--format={_FORMAT}"]
     ran = await run_tool(command, deadline_s=REQUEST_S)
-    found: dict[str, ClusterNode] = {}
+    nodes: dict[str, ClusterNode] = {}
     for line in ran.output.splitlines()[:_MAX_NODES]:
         parts = line.strip().split("|", 6)
         if len(parts) < 7:
@@ -378,8 +378,8 @@ async def _nodes(partitions: str) -> tuple[ClusterNode, ...]:
         name, state, cpus, memory, gres, features, reason = parts
         has = {"cpu": _number(cpus), "memory": _number(memory) * 1024 * 1024, "gpu": float(gpus_of_gres(gres))}
         labels = dict.fromkeys(feature for feature in features.split(",") if feature not in ("", "(null)"))
-        found[name] = ClusterNode(name, has, labels=dict.fromkeys(labels, ""), closed=_closed_reason(state, reason))
-    return tuple(found.values())
+        nodes[name] = ClusterNode(name, has, labels=dict.fromkeys(labels, ""), closed=_closed_reason(state, reason))
+    return tuple(nodes.values())
 
 
 def _number(text: str) -> float:
@@ -573,17 +573,17 @@ class SlurmExecutor(Executor):
             )
         except OSError as error:
             raise ExecutorError("missing", f"{node.name}: `srun` cannot be run here: {error.strerror}") from error
-        seen = ""
+        last_state = ""
 
         def diagnose(code: int | None, error_text: str) -> ExecutorError:
-            return explain(node.name, job, code, error_text, deadline_s=deadline_s, state=seen)
+            return explain(node.name, job, code, error_text, deadline_s=deadline_s, state=last_state)
 
         async with anyio.create_task_group() as group:
 
             async def examine() -> None:
-                nonlocal seen
+                nonlocal last_state
                 await anyio.sleep(deadline_s * _LATE_SHARE)
-                seen = await self._describe_silent_node(target)
+                last_state = await self._describe_silent_node(target)
 
             group.start_soon(examine)
             failure: ExecutorError | None = None

@@ -243,8 +243,8 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
     `error_text` is the output before the agent, followed by standard error.
     """
-    every = [line.strip() for line in error_text.splitlines() if line.strip()]
-    lines = [line for line in every if line != bootstrap.SHELL_MARK]
+    error_lines = [line.strip() for line in error_text.splitlines() if line.strip()]
+    lines = [line for line in error_lines if line != bootstrap.SHELL_MARK]
     error_text = bootstrap.without_mark(error_text)
     missing = next((line for line in lines if line.startswith(bootstrap.NO_PYTHON_MARK)), None)
     if missing is not None:
@@ -271,7 +271,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
             "control group, `ulimit -u` and /proc/sys/kernel/threads-max there",
             error_text,
         )
-    if bootstrap.SHELL_MARK not in every:
+    if bootstrap.SHELL_MARK not in error_lines:
         said = f': it said "{lines[-1]}"' if lines else ", without a message"
         return ExecutorError(
             "denied",

@@ -49,9 +49,9 @@ def _commands(report: Report) -> Iterator[str]:
 def summary_of(report: Report) -> str:
     """Return all counts in one line: `2 errors, 1 warning; 3 required checks could not be decided; 1 suppressed`."""
     counts = {severity: sum(f.severity is severity for f in report.findings) for severity in Severity}
-    found = ", ".join(_plural(number, severity.value) for severity, number in counts.items() if number)
+    counted = ", ".join(_plural(number, severity.value) for severity, number in counts.items() if number)
     if report.verdict is VerdictKind.NOT_JUDGED:
-        found = why_not_judged(report)
+        counted = why_not_judged(report)
     opened = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
     more = (
         undecided(opened) if opened else "",
@@ -64,7 +64,7 @@ def summary_of(report: Report) -> str:
         if max(*counts.values(), counts[Severity.ERROR] + opened) > MAX_SHOWN
         else "",
     )
-    return "; ".join((found or "nothing found", *(part for part in more if part)))
+    return "; ".join((counted or "nothing found", *(part for part in more if part)))
 
 
 def _plural(number: int, what: str) -> str:

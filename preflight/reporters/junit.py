@@ -36,7 +36,7 @@ class JunitReporter:
 
     def render(self, report: Report, style: Style) -> bytes:
         """Render the document in UTF-8; `style` is ignored."""
-        cases, durations, when = cases_of(report), durations_of(report), began(report)
+        cases, durations, when = cases_of(report), durations_of(report), started_at(report)
         root = ElementTree.Element("testsuites", {"name": "preflight", **_counts(cases)})
         for number, (name, members) in enumerate(suites_of(cases).items()):
             attributes = {
@@ -68,7 +68,7 @@ def _count(cases: Iterable[Case], state: str) -> str:
 
 
 def _properties(suite: ElementTree.Element, report: Report) -> None:
-    held = ElementTree.SubElement(suite, "properties")
+    element = ElementTree.SubElement(suite, "properties")
     values = {
         "version": report.tool.version,
         "verb": report.run.verb,
@@ -79,21 +79,30 @@ def _properties(suite: ElementTree.Element, report: Report) -> None:
     if report.run.smoke_options.injected_fault is not None:
         values["injected_fault"] = report.run.smoke_options.injected_fault.option_text
     for name, value in values.items():
-        ElementTree.SubElement(held, "property", {"name": name, "value": _legal(value)})
+        ElementTree.SubElement(element, "property", {"name": name, "value": _legal_xml(value)})
 
 
 def _case(suite: ElementTree.Element, case: Case) -> None:
     # Jenkins takes the text before the last dot for a package and the rest for a class.
     classname = f"preflight.{case.suite}.{case.id}" if case.id else RUN
     element = ElementTree.SubElement(
-        suite, "testcase", {"classname": _legal(classname), "name": _legal(case.name), "time": "0"}
+        suite,
+        "testcase",
+        {
+            "classname": _legal_xml(classname),
+            "name": _legal_xml(case.name),
+            "time": "0",
+        },
     )
     if case.state in _ELEMENTS:
-        attributes = {"type": _legal(case.kind), "message": _legal(case.message)}
-        ElementTree.SubElement(element, _ELEMENTS[case.state], attributes).text = _legal(case.detail) or None
+        attributes = {
+            "type": _legal_xml(case.kind),
+            "message": _legal_xml(case.message),
+        }
+        ElementTree.SubElement(element, _ELEMENTS[case.state], attributes).text = _legal_xml(case.detail) or None
 
 
-def _legal(text: str) -> str:
+def _legal_xml(text: str) -> str:
     return _ILLEGAL.sub("\ufffd", text)
 
 
@@ -163,7 +172,7 @@ def durations_of(report: Report) -> dict[str, float]:
     return found
 
 
-def began(report: Report) -> datetime | None:
+def started_at(report: Report) -> datetime | None:
     """Return the start of the run in UTC, or None if the report does not give it."""
     try:
         return datetime.fromisoformat(report.run.created).astimezone(timezone.utc)

@@ -17,7 +17,7 @@ from preflight._util.sanitize import clean
 from preflight.engine.report import Report, hosts_of
 from preflight.model.findings import Severity, Status, VerdictKind
 from preflight.reporters.base import Style
-from preflight.reporters.junit import began, durations_of
+from preflight.reporters.junit import durations_of, started_at
 
 #: Properties of a node that become labels of its metric.
 _INFO = ("driver", "kernel", "os", "gpu", "gpus", "processor")
@@ -67,7 +67,7 @@ def families(report: Report) -> Iterator[Family]:
     build.add(1, version=report.tool.version)
     yield build
     run = Family("preflight_run_timestamp_seconds", "When the run was made, in seconds since the epoch.", "seconds")
-    when = began(report)
+    when = started_at(report)
     if when is not None:
         run.add(when.timestamp(), verb=report.run.verb)
     yield run

@@ -35,7 +35,7 @@ class Output:
     path: Path | None
 
 
-def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
+def outputs(texts: Sequence[str]) -> tuple[Output, ...]:
     """Parse the values of `--output`; the default is text on standard output.
 
     Parsing is separate from writing so that a mistake is reported before a run that takes minutes, not after it.
@@ -43,27 +43,27 @@ def outputs(wanted: Sequence[str]) -> tuple[Output, ...]:
     Raises:
         UsageError: an unknown format, two formats for standard output, or a folder that does not exist.
     """
-    found = tuple(_parse_output(item) for item in wanted or ("text",))
-    _refuse_two([output.path for output in found])
-    return found
+    parsed_outputs = tuple(_parse_output(item) for item in texts or ("text",))
+    _refuse_two([output.path for output in parsed_outputs])
+    return parsed_outputs
 
 
-def targets(wanted: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
+def targets(texts: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
     """Parse `--output` of a command that writes no report: each item is a format, and a file or None.
 
     Raises:
         UsageError: as for `outputs`.
     """
-    found: list[tuple[str, Path | None]] = []
-    for item in wanted:
+    targets_and_paths: list[tuple[str, Path | None]] = []
+    for item in texts:
         name, path = _split(item)
         if name not in formats:
             near = similar_names(name.lower(), formats)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(f"--output {item}: unknown format {name!r}; {hint}choose from {', '.join(formats)}")
-        found.append((name, path))
-    _refuse_two([path for _, path in found])
-    return tuple(found)
+        targets_and_paths.append((name, path))
+    _refuse_two([path for _, path in targets_and_paths])
+    return tuple(targets_and_paths)
 
 
 def style_of(path: Path | None, color: bool | None, verbosity: int) -> Style:
@@ -135,8 +135,8 @@ def print_text(text: str) -> None:
     print_bytes(printable(text).encode("utf-8", "replace"))
 
 
-def _parse_output(wanted: str) -> Output:
-    name, path = _split(wanted)
+def _parse_output(text: str) -> Output:
+    name, path = _split(text)
     try:
         reporter = registry.load_named(registry.REPORTERS, name)
     except KeyError as error:
@@ -144,20 +144,20 @@ def _parse_output(wanted: str) -> Output:
         summary = f"unknown format {name!r}; use {meant!r}" if meant else error.args[0]
         if name.lower() in ("jsonl", "ndjson", "events"):
             summary = f"{name} are written during a run; use --events {path or 'FILE'}"
-        raise UsageError(f"--output {wanted}: {summary}") from None
+        raise UsageError(f"--output {text}: {summary}") from None
     return Output(reporter, path)
 
 
-def _split(wanted: str) -> tuple[str, Path | None]:
+def _split(text: str) -> tuple[str, Path | None]:
     # The name of a format may itself have a colon.
-    long = next((name for name in FORMATS if ":" in name and f"{wanted}:".startswith(f"{name}:")), "")
-    name, separator, path = (long, *wanted[len(long) :].partition(":")[1:]) if long else wanted.partition(":")
+    long = next((name for name in FORMATS if ":" in name and f"{text}:".startswith(f"{name}:")), "")
+    name, separator, path = (long, *text[len(long) :].partition(":")[1:]) if long else text.partition(":")
     if separator and not path:
-        raise UsageError(f"--output {wanted}: expected a file name after the colon")
+        raise UsageError(f"--output {text}: expected a file name after the colon")
     if path and not Path(path).parent.is_dir():
-        raise UsageError(f"--output {wanted}: the folder {Path(path).parent} does not exist")
+        raise UsageError(f"--output {text}: the folder {Path(path).parent} does not exist")
     if path and Path(path).is_dir():
-        raise UsageError(f"--output {wanted}: {path} is a folder; expected a file name")
+        raise UsageError(f"--output {text}: {path} is a folder; expected a file name")
     return name, Path(path) if path else None
 
 

@@ -74,7 +74,7 @@ def _injected_fault(report: Report) -> dict[str, str]:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    invocation: dict[str, Any] = {
         "executionSuccessful": report.exit_code in _VERDICT_CODES,
         "exitCode": int(report.exit_code),
     }
@@ -86,7 +86,7 @@ def _invocation(report: Report) -> dict[str, Any]:
         for broken in report.coverage.broken
     ]
     if problems:
-        found["toolExecutionNotifications"] = problems
+        invocation["toolExecutionNotifications"] = problems
     notes = [
         {
             "level": "warning" if note.kind == "waiver-expired" else "note",
@@ -97,8 +97,8 @@ def _invocation(report: Report) -> dict[str, Any]:
         for note in report.coverage.suppression_notes
     ]
     if notes:
-        found["toolConfigurationNotifications"] = notes
-    return found
+        invocation["toolConfigurationNotifications"] = notes
+    return invocation
 
 
 def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
     for outcome in opened:
         wanted.setdefault(outcome.id, (outcome.name, "warning"))
     known = {item.meta.id: item.meta for item in (*all_items(), *declared_by(report.configuration.site))}
-    found = []
+    descriptors = []
     for id in sorted(wanted):
         name, level = wanted[id]
         meta = known.get(id)
@@ -124,8 +124,8 @@ def _rules(report: Report, opened: list[Outcome]) -> list[dict[str, Any]]:
         descriptor["help"] = {"text": doc or name}
         if meta:
             descriptor["properties"] = {"tags": ["distributed-training"], "precision": meta.confidence.value}
-        found.append(descriptor)
-    return found
+        descriptors.append(descriptor)
+    return descriptors
 
 
 def _full_description(doc: str) -> str:

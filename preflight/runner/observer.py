@@ -219,7 +219,7 @@ class Observer:
             ranks,
             context=self.context.context,
             deadline_s=deadline_s,
-            now=self.now,
+            clock=self.now,
             on_event=functools.partial(self._with_training_flag, members),
         )
         for member in members.values():
@@ -251,15 +251,17 @@ class Observer:
 
     async def _request(self, request: Request, *, start_s: float = 0.0, recorded_as: Request | None = None) -> None:
         session = self.fleet.sessions.get(request.node)
-        kept = recorded_as or request
+        recorded_request = recorded_as or request
         if session is None:
-            self._record_unavailable(kept, Unavailable("unreachable", f"{request.node} has no agent"))
+            self._record_unavailable(recorded_request, Unavailable("unreachable", f"{request.node} has no agent"))
             return
         if request.context and self.context.context is None:
-            self._record_unavailable(kept, Unavailable("context", self.context.missing))
+            self._record_unavailable(recorded_request, Unavailable("context", self.context.missing))
             return
         if request.consent and request.consent not in self.allowed:
-            self._record_unavailable(kept, Unavailable("denied", f"it is observed only with --allow {request.consent}"))
+            self._record_unavailable(
+                recorded_request, Unavailable("denied", f"it is observed only with --allow {request.consent}")
+            )
             return
         started = self.now()
         context = self.context.context if request.context else None
@@ -273,7 +275,7 @@ class Observer:
         value = answer.value if isinstance(answer, Done) else None
         problem = _unavailable(answer) if isinstance(answer, Failed) else None
         provenance = self.context.provenance if request.context else ""
-        self.facts.append(FactRecord(kept, value, problem, started, self.now(), provenance))
+        self.facts.append(FactRecord(recorded_request, value, problem, started, self.now(), provenance))
 
     def _record_unavailable(self, request: Request, why: Unavailable) -> None:
         self.facts.append(FactRecord(request, None, why, self.now(), self.now()))
@@ -296,9 +298,9 @@ class _Listeners:
         self._group.cancel_scope.cancel()
         return await self._stack.__aexit__(*raised)
 
-    async def start(self, requests: Sequence[Request], now: Callable[[], float], ends: float) -> list[FactRecord]:
+    async def start(self, requests: Sequence[Request], clock: Callable[[], float], ends: float) -> list[FactRecord]:
         """Start these listeners until the end. Returns one record each, as soon as all listen or have timed out."""
-        began = now()
+        began = clock()
         fresh: list[tuple[Request, _Listener]] = []
         for request in requests:
             session = self._sessions.get(request.node)
@@ -309,7 +311,7 @@ class _Listeners:
         with anyio.move_on_after(min(LISTEN_TIMEOUT_S, max(0.0, ends - began))):
             for _, listener in fresh:
                 await listener.settled.wait()
-        return [FactRecord(request, item.report, item.problem, began, now()) for request, item in fresh]
+        return [FactRecord(request, item.report, item.problem, began, clock()) for request, item in fresh]
 
     def report(self, probe: str, node: str) -> Any:
         """Return the report of the listener on `node`, or the reason why there is no report."""

@@ -201,27 +201,29 @@ def context_of(job: Job, *, python: str, directory: str, trust_job: bool, prelud
     """Return the context of the job's ranks: from the user first, then from the job's files, if trusted."""
     launch = main_launch(job)
     scope = launch.scope if launch is not None else Scope()
-    found = {
+    context_fields = {
         name: known_text(job.value(name, scope)) or "" for name in ("interpreter", "working_directory", "container")
     }
-    if found["container"] and not python and trust_job:
-        return ContextChoice(None, "", f"{IN_CONTAINER} {found['container']}, which preflight cannot enter yet")
-    interpreter = python or (found["interpreter"] if trust_job else "")
-    has_script = launch is not None and launch.launcher in _CONSOLE_SCRIPTS and not found["interpreter"]
+    if context_fields["container"] and not python and trust_job:
+        return ContextChoice(
+            None, "", f"{IN_CONTAINER} {context_fields['container']}, which preflight cannot enter yet"
+        )
+    interpreter = python or (context_fields["interpreter"] if trust_job else "")
+    has_script = launch is not None and launch.launcher in _CONSOLE_SCRIPTS and not context_fields["interpreter"]
     script = launch.launcher if launch is not None and has_script else ""
     if not interpreter and not (script and trust_job):
-        return ContextChoice(None, "", _nothing_to_run(found["interpreter"], script))
+        return ContextChoice(None, "", _nothing_to_run(context_fields["interpreter"], script))
     environment = _environment(job, scope) if trust_job else {}
     lines = job.setting("prelude", scope) if prelude and trust_job else ()
-    where = directory or (found["working_directory"] if trust_job else "")
+    where = directory or (context_fields["working_directory"] if trust_job else "")
     script = "" if interpreter else script
     parts = [f"interpreter {interpreter} ({'--python' if python else 'the job'})"]
     if script:
         parts = [f"the Python that {script} uses on each node"]
     if where:
         parts.append(f"directory {where} ({'--directory' if directory else 'the job'})")
-    if found["container"]:
-        parts.append(f"{OUTSIDE} {found['container']}")
+    if context_fields["container"]:
+        parts.append(f"{OUTSIDE} {context_fields['container']}")
     taken = f"{len(environment)} variable{'' if len(environment) == 1 else 's'} of the job"
     parts.append(taken if trust_job else "no variables of the job (--trust-job uses them)")
     if lines:
@@ -254,7 +256,7 @@ def main_launch(job: Job) -> Launch | None:
 
 
 def _environment(job: Job, scope: Scope) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix("env.")
         if name in _EXCLUDED_VARIABLES or not isinstance(claim.value, Known) or claim.value.value is None:
@@ -262,8 +264,8 @@ def _environment(job: Job, scope: Scope) -> dict[str, str]:
         text = str(claim.value.value)
         # A secret was removed when the file was read; its asterisks are not a value.
         if HIDDEN not in text:
-            found[name] = text
-    return found
+            variables[name] = text
+    return variables
 
 
 _log = logging.getLogger(__name__)
@@ -346,24 +348,24 @@ async def _owns_nodes(executor: Executor, named: Sequence[Node], environment: Ma
     return all(node.name in names for node in named)
 
 
-async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
+async def find(choice: ExecutorChoice, request: NodeRequest) -> FoundNodes:
     """Return the nodes of the run in rank order, and their origin. If there are none, the origin has the reason.
 
     Raises:
         UsageError: no nodes are known, or their names are invalid.
     """
     try:
-        gathered = await _gather_nodes(choice.executor, wanted)
+        gathered = await _gather_nodes(choice.executor, request)
     except ExecutorError as error:
         source = choice.origin.source if choice.origin else "executor"
         words = choice.origin.words if choice.origin else choice.executor.name
-        names = tuple(node.name for node in wanted.named_nodes)
+        names = tuple(node.name for node in request.named_nodes)
         origin = Origin(source, words, choice.because, error.message, error.kind, detail=error.detail, named=names)
         return FoundNodes((), origin, error.cluster)
-    if wanted.named_nodes:
+    if request.named_nodes:
         assert choice.origin is not None
         if gathered is None:
-            return FoundNodes(wanted.named_nodes, Origin(choice.origin.source, choice.origin.words, choice.because))
+            return FoundNodes(request.named_nodes, Origin(choice.origin.source, choice.origin.words, choice.because))
         origin = Origin(choice.origin.source, choice.origin.words, choice.because, notes=gathered.notes)
         return FoundNodes(gathered.nodes, origin, gathered.cluster)
     if gathered is not None:
@@ -371,15 +373,15 @@ async def find(choice: ExecutorChoice, wanted: NodeRequest) -> FoundNodes:
         return FoundNodes(
             gathered.nodes, replace(gathered.origin or gathered_origin, because=choice.because), gathered.cluster
         )
-    nodes, words = nodes_of_jobs(wanted.jobs, trust_job=wanted.trust_job)
+    nodes, words = nodes_of_jobs(request.jobs, trust_job=request.trust_job)
     return FoundNodes(nodes, Origin("job", words, choice.because))
 
 
-async def _gather_nodes(executor: Executor, wanted: NodeRequest) -> GatheredNodes | None:
+async def _gather_nodes(executor: Executor, request: NodeRequest) -> GatheredNodes | None:
     # Executors enforce the deadline themselves and give a better reason; this is a fallback.
-    with anyio.move_on_after(wanted.deadline_s + LATE_S):
-        return await executor.gather(wanted)
-    raise ExecutorError("timeout", f"{executor.name} did not list its nodes within {wanted.deadline_s:g} s")
+    with anyio.move_on_after(request.deadline_s + LATE_S):
+        return await executor.gather(request)
+    raise ExecutorError("timeout", f"{executor.name} did not list its nodes within {request.deadline_s:g} s")
 
 
 def _find_executor(name: str) -> Executor:
@@ -394,7 +396,7 @@ def _find_executor(name: str) -> Executor:
 def _configure_executor(executor: Executor, options: Sequence[str]) -> Executor:
     """Return the executor with its options set. Raises UsageError for an invalid option."""
     declared = {option.name: option for option in executor.options}
-    given: dict[str, str] = {}
+    given_options: dict[str, str] = {}
     for text in options:
         name, equals, value = text.partition("=")
         name = name.strip()
@@ -402,13 +404,13 @@ def _configure_executor(executor: Executor, options: Sequence[str]) -> Executor:
             raise UsageError(f"--on-option {text}: expected NAME=VALUE")
         if name not in declared:
             raise UsageError(f"--on-option {text}: {_unknown_option(executor.name, name, declared)}")
-        if name in given:
-            raise UsageError(f"--on-option {text}: {name} was already set to {given[name]!r}; give it once")
+        if name in given_options:
+            raise UsageError(f"--on-option {text}: {name} was already set to {given_options[name]!r}; give it once")
         wrong = declared[name].problem_of(value)
         if wrong:
             raise UsageError(f"--on-option {text}: {wrong}")
-        given[name] = value
-    return executor.configured(given)
+        given_options[name] = value
+    return executor.configured(given_options)
 
 
 def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) -> str:

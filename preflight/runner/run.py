@@ -277,16 +277,16 @@ class _LiveRun:
             on_note=on_note,
         )
         try:
-            found = await find(choice, wanted)
+            nodes = await find(choice, wanted)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await choice.executor.aclose()
             raise
-        self._origin, self._cluster = found.origin, found.cluster
+        self._origin, self._cluster = nodes.origin, nodes.cluster
         if self._origin.source == "executor" or self._origin.problem:
             self._finish_stage()
         # An executor that failed to prepare reaches no node, and the reason is already known.
-        return () if self._origin.problem else found.nodes
+        return () if self._origin.problem else nodes.nodes
 
     async def _observe(self, observer: Observer, prepared: PreparedRun, stage: str, requests: list[Request]) -> None:
         """Run one stage, and meanwhile load the modules that judging needs."""

@@ -49,7 +49,7 @@ async def run_rank_group(
     *,
     context: Context,
     deadline_s: float,
-    now: Callable[[], float],
+    clock: Callable[[], float],
     on_event: Callable[[EventRecord], None] | None = None,
     limits: Limits = LIMITS,
 ) -> tuple[list[FactRecord], list[EventRecord]]:
@@ -57,11 +57,11 @@ async def run_rank_group(
 
     Args:
         sessions: by node name; a node without one makes its ranks unavailable at once.
-        deadline_s: for the whole group. `now` gives seconds since the run began.
+        deadline_s: for the whole group. `clock` gives seconds since the run began.
         on_event: is called with every event as it arrives.
     """
     problem_with({})  # the model of events is built now, not while the first ones wait
-    gang = _RankGroup(now, on_event or (lambda record: None), limits)
+    gang = _RankGroup(clock, on_event or (lambda record: None), limits)
     # Neither value is part of the request, so neither gets into a recording.
     run_id, secret = uuid.uuid4().hex, secrets.token_hex(32)
     async with anyio.create_task_group() as group:

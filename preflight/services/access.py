@@ -79,18 +79,18 @@ class Access:
         """Return whether a token is needed."""
         return bool(self._token)
 
-    def is_token(self, given: str) -> bool:
-        """Return whether `given` is the token. The duration of the comparison does not depend on the argument."""
-        return bool(self._token) and hmac.compare_digest(_digest(given), self._token)
+    def is_token(self, text: str) -> bool:
+        """Return whether `text` is the token. The duration of the comparison does not depend on the argument."""
+        return bool(self._token) and hmac.compare_digest(_digest(text), self._token)
 
     def new_session(self) -> str:
         """Return the value of a cookie. It does not contain the token."""
         until = str(int(self._clock()) + SESSION_S)
         return f"{until}.{self._signature(until)}"
 
-    def is_session(self, given: str) -> bool:
+    def is_session(self, cookie: str) -> bool:
         """Return whether this process made the cookie and it has not expired."""
-        until, _, signature = given.partition(".")
+        until, _, signature = cookie.partition(".")
         if not hmac.compare_digest(_digest(signature), _digest(self._signature(until))):
             return False
         return int(until) > self._clock()

@@ -136,7 +136,7 @@ def sweep(
         runner.skipped.append(f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s: no larger messages")
     now, total = starvation.threads_waited_s(), time.perf_counter() - began
     share = None if waited is None or now is None else round(max(0.0, now - waited) / total, 3)
-    found = Sweep(
+    result = Sweep(
         runner.timed,
         runner.unsupported,
         "; ".join(runner.skipped),
@@ -147,7 +147,7 @@ def sweep(
         sum(crossing_bytes(item, world_size, local_ranks) for item in runner.timed),
         sorted(collectives.in_lists.difference(runner.unsupported)),
     )
-    return found, runner.mismatches, runner.compared
+    return result, runner.mismatches, runner.compared
 
 
 class _Runner:
@@ -200,11 +200,11 @@ class _Runner:
                 continue
             self._measure(known, operation, elements * 4, calls)
 
-    def _measure(self, known: KnownMessage, operation: str, message_bytes: int, calls: int) -> None:
+    def _measure(self, message: KnownMessage, operation: str, message_bytes: int, calls: int) -> None:
         what = f"{operation} of {message_bytes} bytes, timed"
         # Each call has its own values and memory, created before any call is timed and compared after all of them.
-        inputs = [known.sent(operation, call) for call in range(calls + 1)]
-        rooms = [known.room(operation) for _ in inputs]
+        inputs = [message.sent(operation, call) for call in range(calls + 1)]
+        rooms = [message.room(operation) for _ in inputs]
         self._progress.report_progress()
         times: list[float] = []
         for tensor, room in zip(inputs, rooms):
@@ -214,7 +214,7 @@ class _Runner:
                 return
             times.append(took)
         results = [tensor if room is None else room for tensor, room in zip(inputs, rooms)]
-        wrong = [mismatch for mismatch in known.check_series(operation, results, what) if mismatch is not None]
+        wrong = [mismatch for mismatch in message.check_series(operation, results, what) if mismatch is not None]
         self._progress.report_progress()
         self.compared += len(results)
         # One of them names the fault.
@@ -311,7 +311,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
             work()
         found: list[float] = []
         waits: list[float] = []
-        held = starvation.throttled_s()
+        throttled_s = starvation.throttled_s()
         began = time.perf_counter()
         for _ in range(PIECES):
             # The clock is read around the subtracted counters, so that no untimed wait is subtracted.
@@ -329,7 +329,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     if on_gpu or starvation.waited_s() is None:
         # CPU time that the thread waiting for a GPU misses does not affect the GPU.
         return found, None, None
-    held_s = min(sum(waits), now - held) if held is not None and now is not None else 0.0
+    held_s = min(sum(waits), now - throttled_s) if throttled_s is not None and now is not None else 0.0
     if sum(waits) > 0:
         # From each piece its own wait is subtracted, except for the control group's share of all waiting.
         spared = 1.0 - held_s / sum(waits)

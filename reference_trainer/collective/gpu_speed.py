@@ -87,7 +87,7 @@ def _integers(seed: int) -> list[list[int]]:
     return rows
 
 
-def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = BUDGET_S) -> ExactCompute:
+def check(torch: Any, device: Any, on_progress: Callable[[], None], budget_s: float = BUDGET_S) -> ExactCompute:
     """Compute and compare the products in each precision that this device and torch support.
 
     Args:
@@ -115,9 +115,9 @@ def check(torch: Any, device: Any, moved: Callable[[], None], budget_s: float = 
                 and bool(torch.cuda.get_device_capability(device)[0] < 8)
             ):
                 continue
-            moved()
+            on_progress()
             try:
-                done, found = _repeat(torch, device, precision, (rows, columns, sums, which), moved, budget_s)
+                done, found = _repeat(torch, device, precision, (rows, columns, sums, which), on_progress, budget_s)
             except RuntimeError as error:
                 notes[precision] = str(error).strip().split("\n")[0][:200]
                 continue
@@ -134,7 +134,7 @@ def _repeat(
     device: Any,
     precision: str,
     known: tuple[Any, Any, Any, Any],
-    moved: Callable[[], None],
+    on_progress: Callable[[], None],
     budget_s: float,
 ) -> tuple[int, list[WrongProduct]]:
     """Repeat one product; returns the number of repetitions and the wrong ones."""
@@ -153,7 +153,7 @@ def _repeat(
         turn += 1
         if not bool(torch.equal(product, expected)):
             wrong.append(_describe(torch, product, expected, precision, turn))
-        moved()
+        on_progress()
     return turn, wrong
 
 

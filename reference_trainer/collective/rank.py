@@ -240,9 +240,9 @@ def _train(
     return model, trained
 
 
-def _digests(torch: Any, collectives: group.Collectives, own: str, world_size: int, device: Any) -> list[str]:
+def _digests(torch: Any, collectives: group.Collectives, own_digest: str, world_size: int, device: Any) -> list[str]:
     """Return the SHA-256 of every rank's weights, by rank."""
-    mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8, device=device)
+    mine = torch.tensor(list(bytes.fromhex(own_digest)), dtype=torch.uint8, device=device)
     found = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(found, mine, "digests of the weights")
     return [bytes(tensor.tolist()).hex() for tensor in found]

@@ -72,7 +72,7 @@ def stack(arrays: Sequence[Any]) -> Any:
     return _library(arrays[0]).stack(list(arrays))
 
 
-def wrong(got: Any, expected: Any) -> tuple[int, int]:
+def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
     """Return how many float32 elements differ in any bit, and the first of them in row-major order; (0, -1) if none
     differ.
     """
@@ -197,7 +197,7 @@ class _Client:
 
 
 def host_assembly(
-    own: dict[str, Any],
+    own_entry: dict[str, Any],
     expected: Sequence[int],
     common: Sequence[str],
     progress: Progress,
@@ -207,7 +207,7 @@ def host_assembly(
     """Wait on `listener`, which is closed before this returns, until all `expected` numbers have connected.
 
     Args:
-        own: the report of this process: `rank`, `host`, and the keys of `common`, which must be equal for all.
+        own_entry: the report of this process: `rank`, `host`, and the keys of `common`, which must be equal for all.
 
     Returns the connection to each. Raises ProbeUnavailable: `denied` if reports contradict each other, `timeout` with
     the numbers of the missing ones.
@@ -223,7 +223,7 @@ def host_assembly(
                 now = time.monotonic()
                 if now >= ends:
                     text = "ranks {} did not connect to the port of rank {} within {:g} s".format(
-                        missing, own["rank"], timeout_s
+                        missing, own_entry["rank"], timeout_s
                     )
                     raise ProbeUnavailable("timeout", text)
                 if now >= notice_at:
@@ -234,7 +234,7 @@ def host_assembly(
                     if key.data is None:
                         _accept(listener, selector, callers)
                     elif _identify(key.data, selector):
-                        contradiction = _contradiction(own, key.data, callers, expected, common)
+                        contradiction = _contradiction(own_entry, key.data, callers, expected, common)
                         if contradiction:
                             _send_all(callers, mismatch=contradiction)
                             _mismatch(progress, contradiction)
@@ -253,7 +253,7 @@ def host_assembly(
 
 
 def join_assembly(
-    own: dict[str, Any], address: str, port: int, host_rank: int, progress: Progress, timeout_s: float
+    own_entry: dict[str, Any], address: str, port: int, host_rank: int, progress: Progress, timeout_s: float
 ) -> JsonLines:
     """Report to another process's port, and wait until all expected processes have connected there.
 
@@ -266,7 +266,7 @@ def join_assembly(
     except OSError as error:
         text = "%s:%d, the port of rank %d, was open and closed again: %s" % (address, port, host_rank, error)
         raise ProbeUnavailable("timeout", text) from None
-    line.send(**own)
+    line.send(**own_entry)
     while True:
         message = line.receive(ends)
         if message is None:
@@ -319,22 +319,22 @@ def _identify(caller: _Client, selector: selectors.BaseSelector) -> bool:
 
 
 def _contradiction(
-    own: dict[str, Any], caller: _Client, callers: list[_Client], expected: Sequence[int], common: Sequence[str]
+    own_entry: dict[str, Any], caller: _Client, callers: list[_Client], expected: Sequence[int], common: Sequence[str]
 ) -> dict[str, Any]:
     """Return the contradiction between this client's report and earlier ones; empty if there is none."""
     message = caller.message
     where = str(message.get("host", "?"))
     for name in common:
-        if message.get(name) != own.get(name):
-            mine = "{} (rank {} on {})".format(own.get(name), own["rank"], own["host"])
+        if message.get(name) != own_entry.get(name):
+            mine = "{} (rank {} on {})".format(own_entry.get(name), own_entry["rank"], own_entry["host"])
             return {
                 "what": name,
                 "theirs": "{} (rank {} on {})".format(message.get(name), message["rank"], where),
                 "mine": mine,
             }
     twice = [other for other in callers if other is not caller and other.message.get("rank") == message["rank"]]
-    if twice or message["rank"] == own["rank"]:
-        first = str(twice[0].message.get("host", "?")) if twice else own["host"]
+    if twice or message["rank"] == own_entry["rank"]:
+        first = str(twice[0].message.get("host", "?")) if twice else own_entry["host"]
         return {"what": "rank", "theirs": "rank %d on %s" % (message["rank"], where), "mine": f"the same on {first}"}
     if message["rank"] not in expected:
         return {

@@ -401,12 +401,12 @@ class GpuWatcher:
         """Return the observations so far."""
         if self._handle is None:
             return GpuState(problem=self.problem)
-        reasons, held = 0, 0
+        reasons, held_bits = 0, 0
         for value in self._reasons:
             reasons |= value
         for bit in (1 << number for number in range(reasons.bit_length())):
             if 2 * sum(1 for value in self._reasons if value & bit) >= len(self._reasons):
-                held |= bit
+                held_bits |= bit
         known = [link for link in self._link if None not in link]
         generation, width = max(known) if known else (None, None)
         limit, own = self._get("nvmlDeviceGetEnforcedPowerLimit"), self._get("nvmlDeviceGetPowerManagementDefaultLimit")
@@ -415,7 +415,7 @@ class GpuWatcher:
             self._get("nvmlDeviceGetMaxClockInfo", _CLOCK_SM),
             self._get("nvmlDeviceGetApplicationsClock", _CLOCK_SM),
             reasons if self._reasons else None,
-            held if self._reasons else None,
+            held_bits if self._reasons else None,
             max(self._heat, default=None),
             max(self._power, default=None),
             limit / 1000 if limit is not None else None,
@@ -435,7 +435,7 @@ class GpuWatcher:
         except Exception:
             return ""
 
-    def other_use(self, moved: Callable[[], None]) -> OtherUse:
+    def other_use(self, on_progress: Callable[[], None]) -> OtherUse:
         """Return other use of the GPU; call this while this rank does nothing there. Waits up to `SETTLE_S`.
 
         Args:
@@ -448,7 +448,7 @@ class GpuWatcher:
             if rates is None:
                 break
             least = int(rates.gpu) if least is None else min(least, int(rates.gpu))
-            moved()
+            on_progress()
             if least < IDLE_PERCENT:
                 break
             time.sleep(POLL_S)

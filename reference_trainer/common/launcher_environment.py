@@ -139,7 +139,7 @@ class LaunchedRank:
         }
 
 
-def place(environment: Mapping[str, str]) -> LaunchedRank:
+def launched_rank(environment: Mapping[str, str]) -> LaunchedRank:
     """Return the rank of this process according to the launcher.
 
     Raises:

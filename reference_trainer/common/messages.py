@@ -94,18 +94,18 @@ class KnownMessage:
         import torch
 
         right, scale = self._right(operation) * 2.0**first, 2.0**first
-        found: list[Mismatch | None] = []
+        mismatches: list[Mismatch | None] = []
         for got in results:
             if torch.equal(got.view(torch.int32), right.view(torch.int32)):
-                found.append(None)
+                mismatches.append(None)
             else:
                 unit = None
                 if operation in (ALL_REDUCE, REDUCE_SCATTER):
                     unit = self._with_many_bits(self._unit * scale, 0)
                     unit = self._own(unit) if operation == REDUCE_SCATTER else unit
-                found.append(oracle.compare(label, self.rank, got, right, unit=unit, world_size=self.world_size))
+                mismatches.append(oracle.compare(label, self.rank, got, right, unit=unit, world_size=self.world_size))
             right, scale = right * 2.0, scale * 2.0
-        return found
+        return mismatches
 
     def _right(self, operation: str) -> Any:
         import torch

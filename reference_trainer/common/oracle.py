@@ -203,7 +203,7 @@ def compare(
         unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
             a unit nothing is decoded.
     """
-    wrong, index = arrays.wrong(got, expected)
+    wrong, index = arrays.count_wrong(got, expected)
     if not wrong:
         return None
     elements = arrays.size(got)
@@ -229,11 +229,11 @@ def compare(
     )
 
 
-def _decode(seen: float, right: float, quantum: float, index: int, elements: int, world_size: int) -> dict[str, int]:
+def _decode(got: float, expected: float, quantum: float, index: int, elements: int, world_size: int) -> dict[str, int]:
     """Return the ranks whose contributions are not included exactly once; empty if no such sum explains it."""
-    if seen != seen or abs(seen) == float("inf"):
+    if got != got or abs(got) == float("inf"):
         return {}
-    quanta = (seen - right) / quantum
+    quanta = (got - expected) / quantum
     if quanta != int(quanta):
         return {}
     count = windows(world_size)
@@ -253,8 +253,8 @@ def _decode(seen: float, right: float, quantum: float, index: int, elements: int
     return {} if left else found
 
 
-def _explain(counts: dict[str, int], flipped: int, wrong: int, elements: int) -> str:
-    if wrong == 1 and elements > 1 and bin(flipped).count("1") == 1:
+def _explain(counts: dict[str, int], flipped: int, wrong_count: int, elements: int) -> str:
+    if wrong_count == 1 and elements > 1 and bin(flipped).count("1") == 1:
         return f"one bit of one element differs (bit {flipped.bit_length() - 1}): memory or link corruption"
     parts = []
     for rank, times in sorted(counts.items(), key=lambda item: int(item[0])):
@@ -293,7 +293,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
             tensor, what)`, `reduce_scatter(output, inputs, what)`.
         device: of torch, or `arrays.NUMPY` where the collectives use numpy arrays.
     """
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     done: list[str] = []
     unsupported: list[str] = []
 
@@ -301,7 +301,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         mismatch = compare(what, rank, got, expected, unit=unit, world_size=world_size)
         done.append(what)
         if mismatch is not None:
-            found.append(mismatch)
+            mismatches.append(mismatch)
 
     for salt, elements in enumerate(SIZES):
         what = f"all_reduce of {elements} elements"
@@ -334,7 +334,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
             break
         own = (world_size, 1000, salt + rank, device)
         judge(what, output, expected_sum(*own), coded_units(*own))
-    return ExactResult(found, done, unsupported)
+    return ExactResult(mismatches, done, unsupported)
 
 
 def _roots(world_size: int) -> Sequence[int]:
@@ -391,7 +391,7 @@ def check_steps(
     start = units(FEATURES, STEPS_SALT, device) * START_QUANTA
     model = build(start)
     right = start
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     done: list[str] = []
     for step in range(steps):
         mine = contribution(rank, world_size, FEATURES, STEPS_SALT, device, step)
@@ -403,7 +403,7 @@ def check_steps(
         mismatch = compare(what, rank, gradient, expected, unit=unit, world_size=world_size)
         done.append(what)
         if mismatch is not None:
-            found.append(mismatch)
+            mismatches.append(mismatch)
         model.step(gradient)
         right = right - expected * LEARNING_RATE
     what = f"weights after {steps} exact steps"
@@ -411,8 +411,8 @@ def check_steps(
     last = compare(what, rank, weights, right)
     done.append(what)
     if last is not None:
-        found.append(last)
-    return ExactResult(found, done, [], arrays.digest(weights))
+        mismatches.append(last)
+    return ExactResult(mismatches, done, [], arrays.digest(weights))
 
 
 def exact_settings() -> tuple[str, ...]:

@@ -28,17 +28,17 @@ def waited_s(path: str = "/proc/thread-self/schedstat") -> float | None:
 
 def waits_of_threads(root: str = "/proc/self/task") -> dict[str, float] | None:
     """Return `waited_s` of each thread of this process, by thread id; None if the kernel does not count it."""
-    found: dict[str, float] = {}
+    wait_by_thread: dict[str, float] = {}
     try:
         for thread in os.listdir(root):
             waited = waited_s(f"{root}/{thread}/schedstat")
             if waited is not None:
-                found[thread] = waited
+                wait_by_thread[thread] = waited
             elif os.path.isdir(f"{root}/{thread}"):
                 return None  # not merely a thread that has just ended
     except OSError:
         return None
-    return found
+    return wait_by_thread
 
 
 def threads_waited_s(root: str = "/proc/self/task") -> float | None:
@@ -47,12 +47,12 @@ def threads_waited_s(root: str = "/proc/self/task") -> float | None:
     return None if waits is None else sum(waits.values())
 
 
-def throttled_s(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> float | None:
+def throttled_s(root: str = "/sys/fs/cgroup", own_group: str = "/proc/self/cgroup") -> float | None:
     """Return the seconds in which the quota throttled the control groups of this process; None if unknown.
 
     `throttled_usec` of cgroup v2, `throttled_time` (nanoseconds) of v1.
     """
-    for path in _stat_files(root, own):
+    for path in _stat_files(root, own_group):
         try:
             with open(path) as file:
                 for line in file:
@@ -109,13 +109,13 @@ class StarvationClock:
         return self._total_s
 
 
-def _stat_files(root: str, own: str) -> list[str]:
+def _stat_files(root: str, own_group: str) -> list[str]:
     """Return possible locations of cpu.stat: that of this process's own group as the process sees it, or else that of
     the visible root.
     """
-    found: list[str] = []
+    paths: list[str] = []
     try:
-        with open(own) as file:
+        with open(own_group) as file:
             lines = file.read().splitlines()
     except OSError:
         lines = []
@@ -123,10 +123,10 @@ def _stat_files(root: str, own: str) -> list[str]:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "cpu" in controllers.split(","):
-            found += [root + "/" + controllers + path + "/cpu.stat", root + "/cpu" + path + "/cpu.stat"]
+            paths += [root + "/" + controllers + path + "/cpu.stat", root + "/cpu" + path + "/cpu.stat"]
         elif not controllers:
-            found.append(root + path + "/cpu.stat")
-    return [*found, root + "/cpu.stat", root + "/cpu/cpu.stat", root + "/cpu,cpuacct/cpu.stat"]
+            paths.append(root + path + "/cpu.stat")
+    return [*paths, root + "/cpu.stat", root + "/cpu/cpu.stat", root + "/cpu,cpuacct/cpu.stat"]
 
 
 Emit = Callable[[Dict[str, Any]], Any]

@@ -174,7 +174,9 @@ def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, wo
     store.set(f"preflight/here/{progress.rank}", "1")
 
 
-def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: int, obstacle: str) -> tuple[str, str]:
+def agree_on_backend(
+    store: Any, progress: Progress, wanted_backend: str, world_size: int, obstacle: str
+) -> tuple[str, str]:
     """Return the backend of all ranks, the same on each of them; called after `join_store`, so that all obstacles are
     known.
 
@@ -186,13 +188,13 @@ def agree_on_backend(store: Any, progress: Progress, wanted: str, world_size: in
     ProbeUnavailable if nccl is wanted and not every rank can use it: `missing` on a rank that cannot, `blocked` on all
     others.
     """
-    without = int(store.add("preflight/obstacles", 0)) if wanted != "gloo" else world_size
-    if wanted == "gloo" or not without:
-        return ("gloo" if wanted == "gloo" else "nccl"), ""
-    if wanted == "nccl" and obstacle:
+    without = int(store.add("preflight/obstacles", 0)) if wanted_backend != "gloo" else world_size
+    if wanted_backend == "gloo" or not without:
+        return ("gloo" if wanted_backend == "gloo" else "nccl"), ""
+    if wanted_backend == "nccl" and obstacle:
         raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
     first = store.get("preflight/obstacle").decode()
-    if wanted == "nccl":
+    if wanted_backend == "nccl":
         raise ProbeUnavailable("blocked", f"backend nccl is requested, but on {first}")
     if without == world_size:
         return "gloo", ""
@@ -290,7 +292,7 @@ def dial(host: str, port: int, *, timeout_s: float = ATTEMPT_S) -> DialResult:
 
 
 def _attempt(
-    family: int, kind: int, protocol: int, address: tuple[object, ...], began: float, timeout_s: float
+    family: int, kind: int, protocol: int, address: tuple[object, ...], started_at: float, timeout_s: float
 ) -> DialResult:
     where = str(address[0])
     with socket.socket(family, kind, protocol) as connection:
@@ -303,8 +305,8 @@ def _attempt(
             result, text = _why(error.errno), error.strerror or str(error)
         else:
             source = str(connection.getsockname()[0])
-            return DialResult("open", "", where, source, time.monotonic() - began)
-    return DialResult(result, f"{where} port {address[1]}: {text}", where, "", time.monotonic() - began)
+            return DialResult("open", "", where, source, time.monotonic() - started_at)
+    return DialResult(result, f"{where} port {address[1]}: {text}", where, "", time.monotonic() - started_at)
 
 
 def _why(code: int | None) -> str:

@@ -63,7 +63,7 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
     return CardCounters(found, dict(ports), "; ".join(problems))
 
 
-def between(before: CardCounters, after: CardCounters) -> CardCounters:
+def counted_between(before: CardCounters, after: CardCounters) -> CardCounters:
     """Return the difference between two counts, without counters that are new or have decreased (after a reset of the
     card).
     """
@@ -107,12 +107,12 @@ def parse_interfaces(text: str) -> dict[str, list[int]]:
     return found
 
 
-def _read_ports(root: str, found: dict[str, list[int]]) -> None:
+def _read_ports(root: str, counters: dict[str, list[int]]) -> None:
     for device in list_folder(root):
         for port in list_folder(os.path.join(root, device, "ports")):
             counted = _port(os.path.join(root, device, "ports", port))
             if counted is not None:
-                found[f"{device}:{port}"] = list(counted)
+                counters[f"{device}:{port}"] = list(counted)
 
 
 def _port(folder: str) -> tuple[int, int] | None:
@@ -171,25 +171,25 @@ def parse(text: str) -> NcclConnections:
     for line in text.splitlines():
         if "NCCL" not in line:
             continue
-        found = _VERSION.search(line)
-        if found:
-            version = version or found.group(1)
-        found = _USING.search(line)
-        if found:
-            devices.setdefault(found.group(1), _devices(found.group(2)))
-        found = _NETWORK.search(line) or _ASSIGNED.search(line)
-        if found:
-            network = found.group(1).strip()
-        found = _VIA.search(line)
-        if found:
-            kind = "/".join(found.group(1).split("/")[:2])
+        version_match = _VERSION.search(line)
+        if version_match:
+            version = version or version_match.group(1)
+        version_match = _USING.search(line)
+        if version_match:
+            devices.setdefault(version_match.group(1), _devices(version_match.group(2)))
+        version_match = _NETWORK.search(line) or _ASSIGNED.search(line)
+        if version_match:
+            network = version_match.group(1).strip()
+        version_match = _VIA.search(line)
+        if version_match:
+            kind = "/".join(version_match.group(1).split("/")[:2])
             via[kind] = via.get(kind, 0) + 1
-        found = _DIRECT.search(line)
-        if found:
-            direct = direct is not False and found.group(1) == "Enabled"
-        found = _WARNING.search(line)
-        if found and len(warnings) < _MAX_WARNINGS:
-            warnings.append(found.group(1).strip()[:_MAX_LENGTH])
+        version_match = _DIRECT.search(line)
+        if version_match:
+            direct = direct is not False and version_match.group(1) == "Enabled"
+        version_match = _WARNING.search(line)
+        if version_match and len(warnings) < _MAX_WARNINGS:
+            warnings.append(version_match.group(1).strip()[:_MAX_LENGTH])
     if not network and len(devices) == 1:
         (network,) = devices
     return NcclConnections(version, network, _network_devices(network, devices), via, direct, warnings)
@@ -286,7 +286,7 @@ class TransportWatcher:
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:
             return Transport(connections, crossing_bytes=crossing_bytes)
-        return Transport(connections, between(self._before, self._after), True, crossing_bytes)
+        return Transport(connections, counted_between(self._before, self._after), True, crossing_bytes)
 
     def print_warnings(self) -> None:
         """Write NCCL's warnings from memory to standard error, where the last output of a failed rank is read."""

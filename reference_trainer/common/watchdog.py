@@ -157,22 +157,22 @@ class RankWatchdog:
             verdict = json.loads(store.get("verdict").decode())
             store.add("read", 1)
             return bool(verdict["go"]), [str(each) for each in verdict["why"]], []
-        found: dict[int, dict[str, Any]] = {}
-        while len(found) < place.world_size:
+        reports: dict[int, dict[str, Any]] = {}
+        while len(reports) < place.world_size:
             for rank in range(place.world_size):
-                if rank not in found and store.check([f"report/{rank}"]):
-                    found[rank] = json.loads(store.get(f"report/{rank}").decode())
-            if len(found) < place.world_size:
+                if rank not in reports and store.check([f"report/{rank}"]):
+                    reports[rank] = json.loads(store.get(f"report/{rank}").decode())
+            if len(reports) < place.world_size:
                 self._look_for_failures()
                 if time.monotonic() >= ends:
                     break
                 time.sleep(0.05)
-        why = [f"rank {r} did not report a result" for r in range(place.world_size) if r not in found]
-        for rank, each in sorted(found.items()):
+        why = [f"rank {r} did not report a result" for r in range(place.world_size) if r not in reports]
+        for rank, each in sorted(reports.items()):
             why += ["rank %d on %s: %s" % (rank, each["host"], fault) for fault in each["faults"]]
         store.set("verdict", json.dumps({"go": not why, "why": why[:20]}))
         self._await_readers()
-        return not why, why, [found[rank] for rank in sorted(found)]
+        return not why, why, [reports[rank] for rank in sorted(reports)]
 
     def _finished_over_lines(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
         place, lines = self._place, self._lines

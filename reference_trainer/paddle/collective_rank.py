@@ -54,8 +54,8 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
     progress.entering("setup of the device", loading=True)
     device = device_of(paddle, params, backend)
     progress.left()
-    found = versions(paddle, device)
-    progress.reached(rank_events.IMPORTED, backend=backend, **found)
+    version_by_name = versions(paddle, device)
+    progress.reached(rank_events.IMPORTED, backend=backend, **version_by_name)
     progress.reached(rank_events.RENDEZVOUS)
     collectives = join_group(paddle, params, progress, backend, device, timeout_s)
     progress.reached(rank_events.GROUP)
@@ -66,7 +66,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
     mismatches = first.mismatches + second.mismatches
     progress.reached(rank_events.EXACT, mismatches=len(mismatches))
     report: dict[str, Any] = {
-        "framework": f"paddle {found['paddle']}",
+        "framework": f"paddle {version_by_name['paddle']}",
         "operations": len(first.operations) + len(second.operations),
         "mismatches": mismatches,
         "unsupported": first.unsupported,
@@ -82,7 +82,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
         world_size,
         socket.gethostname(),
         backend,
-        found["device"],
+        version_by_name["device"],
         phase_at_s=dict(progress.phase_at_s),
         **report,
     )
@@ -125,7 +125,7 @@ def _agree_on_backend(
     Raises ProbeUnavailable of kind `missing` if nccl is requested and this rank cannot use it.
     """
     wanted = str(params.get("backend", "auto"))
-    kept = False
+    is_kept = False
     try:
         if wanted == "nccl" and obstacle:
             progress.send(
@@ -133,7 +133,7 @@ def _agree_on_backend(
             )
             raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
         if wanted != "auto":
-            kept = _keep(params, lines)
+            is_kept = _keep(params, lines)
             return wanted
         progress.entering("agreement on the backend", waiting_for=sorted(lines))
         ends = time.monotonic() + timeout_s
@@ -147,10 +147,10 @@ def _agree_on_backend(
             lines[0].send(nccl=not obstacle)
             backend = str(_receive(lines[0], ends, 0).get("backend", "gloo"))
         progress.left()
-        kept = _keep(params, lines)
+        is_kept = _keep(params, lines)
         return backend
     finally:
-        for line in lines.values() if not kept else ():
+        for line in lines.values() if not is_kept else ():
             line.close()
 
 

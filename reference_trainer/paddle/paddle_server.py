@@ -167,7 +167,7 @@ def server(config: Settings, progress: Progress, listener: socket.socket) -> Ser
         progress.reached(rank_events.IMPORTED, paddle=version)
         child.serve()
         progress.reached(rank_events.JOINED)
-        seen = _serve(config, progress, lines, child)
+        observed = _serve(config, progress, lines, child)
         progress.reached(rank_events.DONE)
         return ServerReport(
             config.rank,
@@ -180,7 +180,7 @@ def server(config: Settings, progress: Progress, listener: socket.socket) -> Ser
             "cpu",
             f"paddle {version}",
             dict(progress.phase_at_s),
-            seen=seen,
+            seen=observed,
         )
     finally:
         child.end()

@@ -190,7 +190,7 @@ class _Stage:
         slots = SCHEDULES[schedule](self.number, self.stages, microbatches)
         moves = exchanges(slots, self.number, self.stages)
         #: Input, weights and output of each microbatch between its passes: weights that are updated meanwhile are kept.
-        held: dict[int, tuple[Any, Any, Any]] = {}
+        saved: dict[int, tuple[Any, Any, Any]] = {}
         gradient = self._torch.zeros_like(self._weights)
         timed: dict[str, list[float]] = {FORWARD: [], BACKWARD: []}
         threads = self._torch.get_num_threads()
@@ -206,11 +206,11 @@ class _Stage:
                 value = self._require_input(expected, slot, move, came, name, expected.activations)
                 kept = (value.requires_grad_(), self._weights.clone().requires_grad_())
                 made = _forward(self._torch, *kept)
-                held[slot.microbatch] = (*kept, made)
+                saved[slot.microbatch] = (*kept, made)
                 result = self._require_output(expected, slot, made.detach(), name)
             else:
                 value = self._require_input(expected, slot, move, came, name, expected.gradients)
-                inputs, own = self._backward(held.pop(slot.microbatch), value)
+                inputs, own = self._backward(saved.pop(slot.microbatch), value)
                 result = self._require_output(expected, slot, inputs, name)
                 gradient += own
                 if not flush:
@@ -555,7 +555,7 @@ class ExpectedValues:
             return f"no data of microbatch {slot.microbatch} arrived: all values are zero"
         for m in range(self.microbatches):
             other = self.activations(at, m) if slot.kind == FORWARD else self.gradients(at, m)
-            if arrays.wrong(got, other)[0] == 0:
+            if arrays.count_wrong(got, other)[0] == 0:
                 return f"these are the values of microbatch {m}: microbatch {slot.microbatch} is lost or out of order"
         return ""
 
@@ -565,7 +565,7 @@ class ExpectedValues:
             return ""
         own = self.version[stage][slot.microbatch]
         for version in range(self.microbatches + 1):
-            if version != own and arrays.wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
+            if version != own and arrays.count_wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
                 return (
                     f"the backward pass used the weights after {version} updates, the forward pass those after {own}: "
                     "they were not stashed"
@@ -585,7 +585,7 @@ def mantissa_limit(stages: int, microbatches: int) -> int:
 
 
 def _fault(
-    what: str, stage: int, microbatch: int, step: str, sender: int, found: oracle.Mismatch, explanation: str
+    what: str, stage: int, microbatch: int, step: str, sender: int, mismatch: oracle.Mismatch, explanation: str
 ) -> StageFault:
     return StageFault(
         what,
@@ -593,11 +593,11 @@ def _fault(
         microbatch,
         step,
         sender,
-        found.elements,
-        found.wrong,
-        found.index,
-        found.expected,
-        found.got,
+        mismatch.elements,
+        mismatch.wrong,
+        mismatch.index,
+        mismatch.expected,
+        mismatch.got,
         explanation,
     )
 

@@ -249,7 +249,7 @@ class Store:
         if self.history is not None:
             self.history.note(part, kind, source)
 
-    def _added(self, shard: Shard, part: int, source: Source) -> None:
+    def _record_push(self, shard: Shard, part: int, source: Source) -> None:
         if not self._in_rounds:
             self._versions[shard.number][part][source.worker] += 1
         self._note(self._first_parts[shard.number] + part, PUSHED, source)
@@ -267,12 +267,12 @@ class Store:
         """Count a missing part of a push as added: the rows of a table, or a shard."""
         if part < tables:
             with self._row_locks[part]:
-                self._added_rows(part, source)
+                self._record_row_push(part, source)
         elif part - tables < len(self.shards):
             shard = self.shards[part - tables]
             with self._locks[shard.number]:
                 for piece in range(len(self._versions[shard.number])):
-                    self._added(shard, piece, source)
+                    self._record_push(shard, piece, source)
 
     def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
         """Return the versions of one part of a shard, or of all parts: uint32[parts, workers]. The read is recorded if
@@ -307,7 +307,7 @@ class Store:
         with self._locks[shard.number]:
             numbers, totals = self.on_device(numbers), self._totals[shard.number]
             for part, mine in enumerate(numbers.split(totals[0].numel()) if len(totals) > 1 else (numbers,)):
-                self._added(shard, part, source)
+                self._record_push(shard, part, source)
                 self._add(shard, part, mine, factor)
 
     def add_round(self, clock: int) -> None:
@@ -344,7 +344,7 @@ class Store:
         `Slot.free_piece`.
         """
         with self._locks[shard.number]:
-            self._added(shard, piece, source)
+            self._record_push(shard, piece, source)
             if not self.on_host:
                 numbers = numbers.to(self.device, non_blocking=True)
             self._add(shard, piece, numbers, factor)
@@ -367,15 +367,15 @@ class Store:
         """Add to some rows, given by distinct numbers in the whole table."""
         if not rows.numel():
             with self._row_locks[table]:
-                self._added_rows(table, source)
+                self._record_row_push(table, source)
             return
         rows, numbers = self.on_device(rows), self.on_device(numbers)
         local = rows.div(self._servers, rounding_mode="floor") if self._servers > 1 else rows
         with self._row_locks[table]:
             add_rows(self.rows[table], local, numbers, factor)
-            self._added_rows(table, source)
+            self._record_row_push(table, source)
 
-    def _added_rows(self, table: int, source: Source) -> None:
+    def _record_row_push(self, table: int, source: Source) -> None:
         self._row_versions[table][source.worker] += 1
         self._note(self._first_parts[-1] + table, PUSHED, source)
 
@@ -647,11 +647,11 @@ class ExactValues:
         """Compare rows of a table, as `compare` does for a shard."""
         import torch
 
-        found = oracle.compare(label, rank, got.flatten(), expected.flatten())
-        if found is None:
+        mismatch = oracle.compare(label, rank, got.flatten(), expected.flatten())
+        if mismatch is None:
             return None
         kind = self._plan.tables[table]
-        row, column = int(rows[found.index // kind.width]), found.index % kind.width
+        row, column = int(rows[mismatch.index // kind.width]), mismatch.index % kind.width
         where = "row %d, column %d of table %s" % (row, column, kind.name)
 
         def pushed(worker: int, clock: int) -> Any:
@@ -661,19 +661,19 @@ class ExactValues:
             whole[torch.searchsorted(rows, touched[here])] = gradients[here]
             return whole.flatten()
 
-        return self._explain_mismatch(found, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
+        return self._explain_mismatch(mismatch, where, ((expected - got) / LEARNING_RATE).flatten(), pushed)
 
     def _explain_mismatch(
-        self, found: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
+        self, mismatch: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
     ) -> Mismatch:
         """Return the mismatch with the pushes that are missing or were added too often, if these explain every
         element.
         """
-        times, clock = self._decode(difference, pushed) if found.wrong > 1 or found.elements == 1 else ({}, 0)
+        times, clock = self._decode(difference, pushed) if mismatch.wrong > 1 or mismatch.elements == 1 else ({}, 0)
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
-        why = " and ".join(texts) if texts else found.explanation
+        why = " and ".join(texts) if texts else mismatch.explanation
         counts = {str(worker): 1 + count for worker, count in times.items()}
-        return replace(found, contributions=counts, explanation=f"{where}: {why}")
+        return replace(mismatch, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
         """Return by how much the pushes of one clock were added too often, by worker, and the clock; empty if they do
@@ -699,7 +699,7 @@ class ExactValues:
 
         `rows` holds what each worker pushes to each of the elements.
         """
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         windows: set[int] = set()
         for pushes, wanted in zip(rows, differences):
             known = [worker for worker, push in enumerate(pushes) if push]
@@ -717,10 +717,10 @@ class ExactValues:
                 times = (number + 1) % oracle.BASE - 1
                 number = (number - times) // oracle.BASE
                 if times:
-                    found[worker] = times
+                    counts[worker] = times
             if number:
                 return {}
-        return found
+        return counts
 
     def _values(self, shard: Shard) -> _ShardValues:
         key = (shard.number, shard.begin, id(shard))
@@ -871,7 +871,7 @@ def _count_text(worker: int, clock: int, count: int) -> str:
     return f"push {clock} of worker {worker} was applied {count:+} times too often"
 
 
-def deduplicated(found: Any) -> tuple[Any, Any, Any]:
+def deduplicate(found: Any) -> tuple[Any, Any, Any]:
     """Return the sorted distinct row numbers, the position of each given number among them, and the count of each
     distinct number.
     """

@@ -361,7 +361,7 @@ class Channel:
             began = 0.0
             left = sum(map(len, parts))
             while left:
-                held = self.turn.release()
+                held_turn = self.turn.release()
                 try:
                     sent = self._socket.sendmsg(parts[:_MAX_PARTS])
                 except BlockingIOError:
@@ -371,7 +371,7 @@ class Channel:
                 except OSError as error:
                     raise self._gone(error) from error
                 finally:
-                    if held:
+                    if held_turn:
                         self.turn.acquire()
                 # A peer that accepts data is alive.
                 began = 0.0
@@ -419,7 +419,7 @@ class Channel:
         self._begin += have
         began = 0.0
         while have < size:
-            held = self.turn.release()
+            held_turn = self.turn.release()
             try:
                 if self._payload_left or size >= _LARGE_BYTES:
                     got = self._socket.recv_into(into[have:], 0, socket.MSG_WAITALL)
@@ -434,7 +434,7 @@ class Channel:
             except OSError as error:
                 raise self._gone(error) from error
             finally:
-                if held:
+                if held_turn:
                     self.turn.acquire()
             if not got:
                 raise self._ended()
@@ -499,7 +499,7 @@ class Channel:
         until = _READ_AHEAD if self._reads_ahead else self._begin + HEADER_BYTES
         began = time.monotonic()
         while True:
-            held = self.turn.release()
+            held_turn = self.turn.release()
             try:
                 got = self._socket.recv_into(self._ahead[self._end : until])
             except BlockingIOError:
@@ -509,7 +509,7 @@ class Channel:
             except OSError as error:
                 raise self._gone(error) from error
             finally:
-                if held:
+                if held_turn:
                     self.turn.acquire()
             self._end_wait()
             if not got:
@@ -524,13 +524,13 @@ class Channel:
             self._end_wait()
             raise PeerError("silent", self.peer, f"{self.peer} did not send a whole frame in time")
 
-    def _check(self, began: float, deadline: float, did: str) -> None:
+    def _check(self, started_at: float, deadline: float, did: str) -> None:
         """After a system call without progress for a tick, report a long wait, and end it at the deadline."""
         now = time.monotonic()
         if now >= deadline and not self._is_draining():
             self._end_wait()
             raise PeerError("silent", self.peer, f"{self.peer} {did} for {self.limit_s:.1f} s")
-        if now - began >= NOTICE_S:
+        if now - started_at >= NOTICE_S:
             self.kept_waiting = True
             self.on_wait_change(True)
 

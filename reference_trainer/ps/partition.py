@@ -71,7 +71,7 @@ def sizes_of_blocks(shape: Sequence[int], servers: int, min_elements: int = MIN_
     return tuple(min(size, elements - index * size) for index in range(-(-elements // size)))
 
 
-def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None = MIN_BLOCK) -> list[Block]:
+def cut_into_blocks(name: str, shape: Sequence[int], servers: int, min_elements: int | None = MIN_BLOCK) -> list[Block]:
     """Return the blocks of one parameter; a single block if `min_elements` is None."""
     sizes = (product(shape),) if min_elements is None else sizes_of_blocks(shape, servers, min_elements)
     blocks: list[Block] = []
@@ -82,7 +82,7 @@ def cut(name: str, shape: Sequence[int], servers: int, min_elements: int | None 
     return blocks
 
 
-def in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
+def assign_in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """Return the blocks of each server when they are assigned in turn (Paddle's RoundRobin)."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     for turn, block in enumerate(blocks):
@@ -90,7 +90,7 @@ def in_turn(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     return held
 
 
-def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
+def assign_by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """Return the blocks of each server, by a hash of their names that is the same in every process."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     for block in blocks:
@@ -99,7 +99,7 @@ def by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     return held
 
 
-def by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
+def assign_by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
     """Return the blocks of each server: in the order of their size, each goes to the server with the smallest load so
     far; of equal servers to the first.
     """
@@ -113,7 +113,7 @@ def by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 #: Policies that assign blocks to servers, by name.
-POLICIES = {"round-robin": in_turn, "hash": by_name, "size": by_size}
+POLICIES = {"round-robin": assign_in_turn, "hash": assign_by_name, "size": assign_by_size}
 
 
 def rows_held(rows: int, servers: int) -> tuple[int, ...]:
@@ -139,14 +139,18 @@ def bytes_held(
         tables: rows and width of each table that is divided by rows.
         slots: values that the optimizer keeps beside each one.
     """
-    blocks = [block for number, shape in enumerate(dense) for block in cut(str(number), shape, servers, min_elements)]
+    blocks = [
+        block
+        for number, shape in enumerate(dense)
+        for block in cut_into_blocks(str(number), shape, servers, min_elements)
+    ]
     held = [sum(block.elements for block in mine) for mine in POLICIES[policy](blocks, servers)]
     for rows, width in tables:
         held = [before + mine * width for before, mine in zip(held, rows_held(rows, servers))]
     return [elements * FLOAT_BYTES * (1 + slots) for elements in held]
 
 
-def sliced(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
+def slice_blocks(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
     """Return the blocks, divided into blocks of at most `max_elements` elements and renumbered within each
     parameter.
     """
@@ -281,7 +285,7 @@ class Plan:
         return [[p.name, list(p.shape)] for p in self.dense] + [[t.name, [t.rows, t.width]] for t in self.tables]
 
 
-def make(
+def make_plan(
     dense: Sequence[Parameter],
     tables: Sequence[Table],
     servers: int,
@@ -301,8 +305,10 @@ def make(
     """
     if policy not in POLICIES:
         raise ValueError("unknown policy {!r}; expected one of {}".format(policy, ", ".join(sorted(POLICIES))))
-    blocks = [block for p in dense for block in cut(p.name, p.shape, servers, least_block) if block.elements]
-    slices = sliced(blocks, slice_bytes // FLOAT_BYTES)
+    blocks = [
+        block for p in dense for block in cut_into_blocks(p.name, p.shape, servers, least_block) if block.elements
+    ]
+    slices = slice_blocks(blocks, slice_bytes // FLOAT_BYTES)
     held = POLICIES[policy](slices, servers)
     shards = tuple(_pack(mine, slice_bytes // FLOAT_BYTES) for mine in held)
     return Plan(servers, policy, tuple(dense), tuple(tables), shards)
@@ -312,18 +318,18 @@ def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
     """Return blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this
     order.
     """
-    found: list[Shard] = []
+    shards: list[Shard] = []
     pieces: list[Piece] = []
     begin = offset = 0
     for block in blocks:
         if pieces and offset + block.elements - begin > max_elements:
-            found.append(Shard(len(found), begin, offset - begin, tuple(pieces)))
+            shards.append(Shard(len(shards), begin, offset - begin, tuple(pieces)))
             pieces, begin = [], offset
         pieces.append(Piece(block, offset))
         offset += block.elements
     if pieces:
-        found.append(Shard(len(found), begin, offset - begin, tuple(pieces)))
-    return tuple(found)
+        shards.append(Shard(len(shards), begin, offset - begin, tuple(pieces)))
+    return tuple(shards)
 
 
 def difference(mine: Sequence[Any], theirs: Any) -> str:
@@ -349,7 +355,7 @@ def _words(parameter: Any) -> str:
 def from_params(params: dict[str, Any], dense: Sequence[Parameter], tables: Sequence[Table]) -> Plan:
     """Return the plan from a process's parameters: `servers`, `policy`, `least_block`, `slice_bytes`."""
     least = params.get("least_block")
-    return make(
+    return make_plan(
         dense,
         tables,
         int(params["servers"]),

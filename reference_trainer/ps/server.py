@@ -462,8 +462,8 @@ def _report_replacements(host: ServerState, progress: Progress, announced: int) 
     """Report replacements since the last call; returns the total number."""
     config = host.config
     with host.lock:
-        taken = host.replaced[:]
-    for worker_taken in taken[announced:]:
+        replacements = host.replaced[:]
+    for worker_taken in replacements[announced:]:
         progress.send(
             rank_events.REPLACED,
             worker=config.worker_numbers[worker_taken.worker],
@@ -472,7 +472,7 @@ def _report_replacements(host: ServerState, progress: Progress, announced: int) 
             why=worker_taken.why,
             seconds=worker_taken.after_s,
         )
-    return len(taken)
+    return len(replacements)
 
 
 def _await_goodbyes(host: ServerState, limit_s: float) -> None:
@@ -486,8 +486,8 @@ def _await_goodbyes(host: ServerState, limit_s: float) -> None:
 def _report(host: ServerState, progress: Progress, versions: dict[str, str]) -> ServerReport:
     config, state = host.config, host.clocks
     progress.reached(rank_events.DONE)
-    seen = {**host.left, **{worker: peer.seen() for worker, peer in host.peers.items()}}
-    trained = 0 if config.only_exact else config.rounds(config.steps)
+    worker_stats = {**host.left, **{worker: peer.seen() for worker, peer in host.peers.items()}}
+    trained = 0 if config.ends_after_exact else config.rounds(config.steps)
     return ServerReport(
         config.rank,
         config.index,
@@ -503,7 +503,7 @@ def _report(host: ServerState, progress: Progress, versions: dict[str, str]) -> 
         host.store.table_bytes,
         len(host.store.shards),
         round(config.plan.imbalance(), 4),
-        [seen[worker] for worker in sorted(seen)],
+        [worker_stats[worker] for worker in sorted(worker_stats)],
         {str(ahead): times for ahead, times in sorted(state.staleness.items())},
         config.staleness if config.mode == clocks.SSP else 0,
         {str(between): times for between, times in sorted(state.overtaken.items())},

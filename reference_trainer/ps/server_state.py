@@ -146,7 +146,7 @@ class ServerState:
         """
         if phase == settings.EXACT:
             self.clocks.begin_phase()
-        elif phase == settings.TRAINING and not self.config.only_exact:
+        elif phase == settings.TRAINING and not self.config.ends_after_exact:
             self.clocks.begin_phase()
             self.fill_for_training()
             if self.config.is_replayed:
@@ -154,7 +154,7 @@ class ServerState:
         elif phase == settings.READ:
             self.history = self.store.history.data() if self.store.history is not None else b""
             self.store.history = None
-        if self.config.only_exact and phase == settings.TRAINING:
+        if self.config.ends_after_exact and phase == settings.TRAINING:
             self.over.set()
         if phase == settings.OVER:
             self.over.set()
@@ -179,12 +179,12 @@ class ServerState:
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
-    def mismatch(self, found: Mismatch | None) -> None:
+    def mismatch(self, mismatch: Mismatch | None) -> None:
         """Record a value that is wrong."""
-        if found is not None:
+        if mismatch is not None:
             with self.lock:
                 if len(self.mismatches) < _MAX_MISMATCHES:
-                    self.mismatches.append(found)
+                    self.mismatches.append(mismatch)
 
     def check_push(self, worker: int, clock: int, shard: Any) -> None:
         """Check the value of a worker's push for a shard in the exact phase."""

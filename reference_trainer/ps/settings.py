@@ -108,7 +108,7 @@ class Settings:
         return pushes <= MAX_REPLAYED_PUSHES and pushes * numbers <= MAX_REPLAYED_NUMBERS
 
     @property
-    def only_exact(self) -> bool:
+    def ends_after_exact(self) -> bool:
         """Return whether the run ends after the exact phase."""
         return self.until == "exact"
 

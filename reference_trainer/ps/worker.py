@@ -23,7 +23,7 @@ from reference_trainer.ps.exact import (
     PUSHED,
     READ,
     ROUND,
-    deduplicated,
+    deduplicate,
     digest,
     history_of,
     parts_of,
@@ -219,7 +219,7 @@ class Replay:
             distinct = [rows_of_round(config, worker, clock, table) for table in tables]
             inverses = [None] * len(distinct)
         else:
-            found = [deduplicated(config.task.ids(table, worker, clock)) for table in tables]
+            found = [deduplicate(config.task.ids(table, worker, clock)) for table in tables]
             distinct, inverses = [each[0] for each in found], [each[1] for each in found]
         values = [self._rows_seen(key, table, rows) for table, rows in enumerate(distinct)]
         leaves = [tensor.to(self._device) for tensor in (*weights, *values)]
@@ -308,7 +308,7 @@ def worker(params: dict[str, Any], emit: Emit) -> WorkerReport:
         config = settings.read(params, "worker")
         if framework.is_paddle(params):
             if config.spare:
-                return _not_needed(config, progress)
+                return _unneeded_report(config, progress)
             from reference_trainer.paddle.paddle_server import worker as train
 
             return train(config, progress)
@@ -379,7 +379,7 @@ def _run(config: Settings, progress: Progress) -> WorkerReport:
     return found
 
 
-def _not_needed(config: Settings, progress: Progress) -> WorkerReport:
+def _unneeded_report(config: Settings, progress: Progress) -> WorkerReport:
     """Return the result of a backup worker for Paddle's own servers, which do not replace workers."""
     progress.reached(rank_events.DONE)
     host = socket.gethostname()
@@ -442,7 +442,7 @@ class _Run:
             progress.reached(rank_events.EXACT, mismatches=len(self._steps.mismatches))
             self._barrier("all workers to compare")
             phase, clock = settings.TRAINING, 0
-        if not config.only_exact:
+        if not config.ends_after_exact:
             self._train(phase, clock)
         client.send_goodbye()
         progress.reached(rank_events.DONE)
@@ -511,10 +511,10 @@ class _Run:
         )
 
     def _server_stats(self) -> list[ServerStats]:
-        found = []
+        stats = []
         for server, reached in zip(self._client.servers, self._dialling.reached):
             channel = server.channel
-            found.append(
+            stats.append(
                 ServerStats(
                     server.index,
                     reached.endpoint,
@@ -531,7 +531,7 @@ class _Run:
                     channel.congestion,
                 )
             )
-        return found
+        return stats
 
 
 def _first_and_last(values: list[float]) -> list[float]:

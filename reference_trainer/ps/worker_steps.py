@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 from reference_trainer.common.oracle import LEARNING_RATE, Mismatch
 from reference_trainer.ps import clocks, exact, frames, settings
 from reference_trainer.ps.client import Client, Rows, Server
-from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicated, digest
+from reference_trainer.ps.exact import ExactValues, ExpectedRows, ExpectedShard, deduplicate, digest
 from reference_trainer.ps.layout import ParameterLayout
 from reference_trainer.ps.settings import ProcessFault, Settings
 
@@ -106,17 +106,17 @@ class ExpectedReplies:
             problem = self._impossible(server, versions, clock) or expected.advance(versions)
             mine, places = rows.mine[server.index]
             if problem:
-                found: Mismatch | None = self._mismatch(where, problem, server)
+                mismatch: Mismatch | None = self._mismatch(where, problem, server)
             elif not mine.numel():
                 continue
             else:
                 part = got if places is None else got[places]
-                found = self._values.compare_rows(
+                mismatch = self._values.compare_rows(
                     where, self._config.rank, table, mine, part.contiguous(), expected.of(mine)
                 )
-            if found is not None:
+            if mismatch is not None:
                 self._wrong.add(key)
-            self._keep(found)
+            self._keep(mismatch)
 
     def compare_final_rows(self, table: int, rows: Any, got: Any, what: str) -> None:
         """Compare all rows at the end of the phase."""
@@ -264,7 +264,7 @@ class WorkerSteps:
         kind = config.plan.tables[table]
         everything, total = None, None
         for step in steps:
-            rows, inverse, counts = deduplicated(exact.ids(kind, self._client.index, step))
+            rows, inverse, counts = deduplicate(exact.ids(kind, self._client.index, step))
             each = exact.occurrences(values.row_gradients(table, rows, self._client.index, step), inverse, counts)
             summed = torch.zeros(rows.numel(), kind.width).index_add_(0, inverse, each)
             if everything is None or total is None:
@@ -294,9 +294,9 @@ class WorkerSteps:
         self._after()
         return digest(found)
 
-    def _keep(self, found: Mismatch | None) -> None:
-        if found is not None and len(self.mismatches) < _MAX_MISMATCHES:
-            self.mismatches.append(found)
+    def _keep(self, mismatch: Mismatch | None) -> None:
+        if mismatch is not None and len(self.mismatches) < _MAX_MISMATCHES:
+            self.mismatches.append(mismatch)
 
     def _read_rows(self, table: int, rows: Any) -> Any:
         import torch
@@ -332,7 +332,7 @@ class WorkerSteps:
         if not in_passing:
             self._request(requested, first)
         values = self._answers(requested)
-        waited = prepared_s = 0.0
+        waited_s = prepared_s = 0.0
         lent: list[Any] = []
         for step in range(first, config.steps):
             self._before("step %d", step)
@@ -355,7 +355,7 @@ class WorkerSteps:
             del lent[:]
             pushed = time.monotonic()
             done.losses.append(loss)
-            done.pull_s.append(waited)
+            done.pull_s.append(waited_s)
             done.compute_s.append(computed - began + prepared_s)
             done.push_s.append(pushed - computed)
             # While the servers work.
@@ -368,7 +368,7 @@ class WorkerSteps:
                 if not in_passing:
                     self._request(requested, step + 1)
                 values = self._answers(requested)
-            waited = time.monotonic() - prepared
+            waited_s = time.monotonic() - prepared
             client.reply_timeout.note(time.monotonic() - began)
             self._after()
         return done
@@ -382,7 +382,7 @@ class WorkerSteps:
         if step >= self._config.steps:
             return requested
         for table in range(len(self._config.plan.tables)):
-            rows, inverse, _ = deduplicated(self._config.task.ids(table, self._client.index, step))
+            rows, inverse, _ = deduplicate(self._config.task.ids(table, self._client.index, step))
             requested.append((Rows(rows, self._config.servers), inverse))
         return requested
 
@@ -440,20 +440,20 @@ class WorkerSteps:
         config, client = self._config, self._client
         self._before("last weights", -1)
         client.pull(0)
-        found = list(self._layout.gather(client.servers))
+        weights = list(self._layout.gather(client.servers))
         unmoved = [
             p.name
-            for p, tensor in zip(config.plan.dense, found)
+            for p, tensor in zip(config.plan.dense, weights)
             if torch.equal(tensor.flatten(), config.task.initial(p.name).flatten())
         ]
         for table, kind in enumerate(config.plan.tables):
             rows = self.rows_of_training(table, range(config.workers))
             got = self._read_rows(table, rows)
-            found.append(got)
+            weights.append(got)
             if rows.numel() and torch.equal(got, config.task.initial_rows(table, rows)):
                 unmoved.append(kind.name)
         self._after()
-        return found, unmoved
+        return weights, unmoved
 
     def first_and_last_loss(self) -> tuple[float, float]:
         """Return the loss on this worker's samples with the first weights, and with the last pulled ones.
@@ -465,12 +465,12 @@ class WorkerSteps:
         config, client = self._config, self._client
         requested, before, after = [], [], []
         for table in range(len(config.plan.tables)):
-            rows, inverse, _ = deduplicated(config.task.ids(table, client.index, 0))
+            rows, inverse, _ = deduplicate(config.task.ids(table, client.index, 0))
             requested.append((rows, inverse))
             before.append(config.task.initial_rows(table, rows))
             after.append(client.lookup(table, Rows(rows, config.servers), 0))
         dense = [config.task.initial(p.name).view(p.shape) for p in config.plan.dense]
-        found = []
+        losses = []
         for weights, rows in ((dense, before), (self._layout.gather(client.servers), after)):
             leaves = [tensor.to(self._device) for tensor in (*weights, *rows)]
             picked = [
@@ -478,8 +478,8 @@ class WorkerSteps:
                 for leaf, (_, where) in zip(leaves[len(weights) :], requested)
             ]
             with torch.no_grad():
-                found.append(float(config.task.step(client.index, 0, leaves[: len(weights)], picked)))
-        return found[0], found[1]
+                losses.append(float(config.task.step(client.index, 0, leaves[: len(weights)], picked)))
+        return losses[0], losses[1]
 
     def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
         """Return the rows that these workers touch in training, sorted; with very many workers only those of the

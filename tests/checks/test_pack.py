@@ -24,7 +24,14 @@ from preflight.plugins import registry
 from preflight.plugins.authoring import Check, Verdict, command, failed, passed, root_command
 from preflight.reporters.base import Style
 from preflight.reporters.text import REPORTER
-from preflight_checks.plans import combined, multi_node, on_every_node, only_if, several_nodes, table
+from preflight_checks.plans import (
+    combine_plans,
+    has_several_nodes,
+    on_every_node,
+    only_if,
+    runs_on_several_machines,
+    table,
+)
 from preflight_checks.probes.machine import clock, identity
 from preflight_checks.requirements import gpu_claims
 from tests.builders import job as command_job
@@ -193,15 +200,15 @@ def test_every_reached_node_gets_every_probe() -> None:
 
 
 def test_a_condition_or_missing_claims_request_nothing() -> None:
-    assert not list(on_every_node(clock, when=multi_node)(job(), fleet(1), Facts()))
+    assert not list(on_every_node(clock, when=runs_on_several_machines)(job(), fleet(1), Facts()))
     assert not list(on_every_node(clock, needed_by=gpu_claims)(job(), fleet(2), Facts()))
-    assert not list(combined(on_every_node(clock), when=several_nodes)(job(), fleet(1), Facts()))
+    assert not list(combine_plans(on_every_node(clock), when=has_several_nodes)(job(), fleet(1), Facts()))
     needed = list(on_every_node(clock, needed_by=gpu_claims)(job(backend="nccl"), fleet(1), Facts()))
     assert needed[0].because
 
 
 def test_a_judgement_is_asked_only_if_its_condition_holds() -> None:
-    @only_if(multi_node, "clocks", "the job runs on one machine")
+    @only_if(runs_on_several_machines, "clocks", "the job runs on one machine")
     def judge(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed("clocks")
 

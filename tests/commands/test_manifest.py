@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from preflight._util.usage_error import UsageError
 from preflight.cli.main import cli
-from preflight.commands.manifest import MAX_BYTES, ManifestOptions, gate_job, patched, pieces
+from preflight.commands.manifest import MAX_BYTES, ManifestOptions, gate_job, patch_manifest, pieces
 
 pytestmark = pytest.mark.thorough
 
@@ -74,7 +74,7 @@ def documents(text: str) -> list[Any]:
 
 
 def test_a_patched_manifest_only_gains_our_lines() -> None:
-    new = patched(JOB, FILES, ManifestOptions())
+    new = patch_manifest(JOB, FILES, ManifestOptions())
     lines = new.splitlines()
     kept = [line for line in lines if line in set(JOB.splitlines())]
     assert [line for line in JOB.splitlines() if line not in kept] == []
@@ -93,7 +93,7 @@ def test_a_patched_manifest_only_gains_our_lines() -> None:
 
 
 def test_every_training_role_gets_the_init_container_first() -> None:
-    job, _ = documents(patched(PYTORCHJOB, {"p.yaml": PYTORCHJOB}, ManifestOptions()))
+    job, _ = documents(patch_manifest(PYTORCHJOB, {"p.yaml": PYTORCHJOB}, ManifestOptions()))
     roles = job["spec"]["pytorchReplicaSpecs"]
     named = {
         name: [each["name"] for each in role["template"]["spec"]["initContainers"]] for name, role in roles.items()
@@ -103,7 +103,9 @@ def test_every_training_role_gets_the_init_container_first() -> None:
 
 def test_a_patched_manifest_is_not_patched_again() -> None:
     with pytest.raises(UsageError, match="already"):
-        patched(patched(JOB, FILES, ManifestOptions(name="train")).split("---")[0], FILES, ManifestOptions())
+        patch_manifest(
+            patch_manifest(JOB, FILES, ManifestOptions(name="train")).split("---")[0], FILES, ManifestOptions()
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,7 +124,7 @@ def test_a_patched_manifest_is_not_patched_again() -> None:
 )
 def test_a_manifest_that_cannot_be_extended_is_rejected(text: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        patched(text, FILES, ManifestOptions())
+        patch_manifest(text, FILES, ManifestOptions())
 
 
 def test_files_that_are_too_large_are_rejected() -> None:
@@ -148,7 +150,7 @@ def schema_errors(document: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("make", [patched, gate_job])
+@pytest.mark.parametrize("make", [patch_manifest, gate_job])
 def test_the_output_follows_the_schema_of_kubernetes(make: Any) -> None:
     found = documents(make(JOB, FILES, ManifestOptions()))
     assert [document["kind"] for document in found] in (["Job", "ConfigMap"], ["ConfigMap", "Job"])

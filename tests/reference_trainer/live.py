@@ -133,7 +133,7 @@ def live(
                 apart,
                 context=Context(interpreter=python, environment={"OMP_NUM_THREADS": "1"}),
                 deadline_s=deadline_s or scaled(60.0),
-                now=lambda: anyio.current_time() - began,
+                clock=lambda: anyio.current_time() - began,
                 on_event=on_event,
                 limits=limits,
             )

@@ -79,7 +79,7 @@ def run(
                 requests,
                 context=Context(provenance="--python"),
                 deadline_s=60,
-                now=lambda: anyio.current_time() - began,
+                clock=lambda: anyio.current_time() - began,
                 limits=limits,
             )
 

@@ -18,10 +18,10 @@ from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.plugins.claim_text import counted
-from preflight_checks.charts.node_tables import QUANTITIES, brief, node_measurements, sample_of, short
+from preflight_checks.charts.node_tables import QUANTITIES, cell_text, node_measurements, round_digits, sample_of
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged_directions, measurements_of
-from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, nodes_without_dial, reach
+from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, dial_evidence, nodes_without_dial
 from preflight_checks.plans import table
 from preflight_checks.probes.link_quality import measure
 from preflight_checks.probes.links import Target
@@ -88,24 +88,24 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 
 def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
     """Return every dialled pair. A pair is bad if one of its ports fails."""
-    known = reach(facts)
+    known = dial_evidence(facts)
     by_pair = grouped((cell.pair, cell) for cell in known.every)
     found = {
-        (seen.node, peer): _Direction("unknown", None, brief(reason.reason))
+        (seen.node, peer): _Direction("unknown", None, cell_text(reason.reason))
         for seen, reason in nodes_without_dial(facts)
         for peer in seen.peers
     }
-    inconclusive = _inconclusive(known)
+    inconclusive = _inconclusive_reasons(known)
     return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
 
 
-def _inconclusive(known: DialEvidence) -> dict[int, str]:
+def _inconclusive_reasons(dials: DialEvidence) -> dict[int, str]:
     """Return the results that prove nothing about a link, by identity, each with its reason."""
     return {
-        **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
-        **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
-        **{id(cell): _NO_CARRIER for cell in known.no_carrier},
-        **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
+        **{id(cell): _OTHER_ADDRESS for cell in dials.other_address},
+        **{id(cell): _OTHER_MACHINE for cell in dials.other_machine},
+        **{id(cell): _NO_CARRIER for cell in dials.no_carrier},
+        **{id(cell): _status_text(cell) for cell in dials.failing if cell.result.status in NOT_TRIED},
     }
 
 
@@ -143,12 +143,12 @@ def _status_text(cell: Cell[Target]) -> str:
 
 
 def _trip_us(item: JudgedDirection) -> float | None:
-    return short(min(look.quality.median_s for look in item.measurements) * 1e6)
+    return round_digits(min(look.quality.median_s for look in item.measurements) * 1e6)
 
 
 def _rate_gbps(item: JudgedDirection) -> float | None:
     rates = [look.rate_mbps for look in item.measurements if look.rate_mbps is not None]
-    return short(max(rates) / 1e3) if rates else None
+    return round_digits(max(rates) / 1e3) if rates else None
 
 
 def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None) -> _Direction:
@@ -166,10 +166,10 @@ def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None)
 def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
     """Return the pairs whose measurement produced no result."""
     return {
-        (seen.node, peer): _Direction("unknown", None, brief(seen.fact.reason))
-        for seen in facts.each(measure)
-        if isinstance(seen.fact, Unavailable)
-        for peer in seen.peers
+        (row.node, peer): _Direction("unknown", None, cell_text(row.fact.reason))
+        for row in facts.each(measure)
+        if isinstance(row.fact, Unavailable)
+        for peer in row.peers
     }
 
 

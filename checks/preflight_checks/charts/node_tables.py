@@ -48,29 +48,29 @@ class CellValue:
     why: str = ""
 
 
-def equal(first: Value, second: Value) -> bool:
+def are_equal(first: Value, second: Value) -> bool:
     """Return whether two values are the same."""
     return first == second
 
 
 def cells_of(
-    fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = equal
+    fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = are_equal
 ) -> tuple[Cell, ...] | None:
     """Return one cell per node; values that differ from the most common one are marked. None if no value is known.
 
     If several values are equally common, that of the first node counts as the most common one, as in the checks.
     """
-    found = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
-    if found is None:
+    division = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
+    if division is None:
         return None
     cells: list[Cell] = []
     for record in fleet.records:
         reported = values.get(record.node.name) or CellValue(None, NO_AGENT if record.problem else "not reported")
         if reported.value is None:
-            cells.append(Cell(None, why=brief(reported.why)))
+            cells.append(Cell(None, why=cell_text(reported.why)))
         else:
-            shown = brief(reported.value) if isinstance(reported.value, str) else reported.value
-            cells.append(Cell(shown, odd=not is_equal(reported.value, found.common)))
+            shown = cell_text(reported.value) if isinstance(reported.value, str) else reported.value
+            cells.append(Cell(shown, odd=not is_equal(reported.value, division.common)))
     return tuple(cells)
 
 
@@ -84,14 +84,14 @@ def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], Ce
     out.
     """
     found: dict[str, CellValue] = {}
-    for seen in facts.each(probe):
-        value = read(seen.fact.value) if isinstance(seen.fact, Observed) else CellValue(None, seen.fact.reason)
-        if seen.node not in found or (found[seen.node].value is None and value.value is not None):
-            found[seen.node] = value
+    for row in facts.each(probe):
+        value = read(row.fact.value) if isinstance(row.fact, Observed) else CellValue(None, row.fact.reason)
+        if row.node not in found or (found[row.node].value is None and value.value is not None):
+            found[row.node] = value
     return found
 
 
-def brief(text: str) -> str:
+def cell_text(text: str) -> str:
     """Return the first line of a text, cut to the width of a cell."""
     line = text.strip().split("\n", 1)[0]
     return line if len(line) <= _MAX_LENGTH else line[: _MAX_LENGTH - 3].rstrip() + "..."
@@ -119,7 +119,7 @@ def _evenly_spaced(indices: Sequence[int], limit: int) -> Iterable[int]:
     return indices if count <= limit else [indices[number * count // limit] for number in range(limit)]
 
 
-def short(value: float, digits: int = 4) -> float | None:
+def round_digits(value: float, digits: int = 4) -> float | None:
     """Return a measured number rounded to its significant digits; None for anything that is not a number."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
@@ -146,7 +146,7 @@ def _agent(record: NodeRecord) -> Cell:
     if not record.problem:
         return Cell(_ANSWERED)
     silent = record.problem_kind == "timeout"
-    return Cell(_SILENT if silent else _FAILED, odd=True, why=brief(record.problem))
+    return Cell(_SILENT if silent else _FAILED, odd=True, why=cell_text(record.problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class _Quantity:
     name: str
     values: Callable[[Job, Facts], Mapping[str, CellValue]]
     unit: str = ""
-    is_equal: Callable[[Any, Any], bool] = equal
+    is_equal: Callable[[Any, Any], bool] = are_equal
 
 
 def _kernel(value: Machine) -> CellValue:

@@ -11,8 +11,8 @@ from preflight.model.charts import Bar, Bars, Lane, Span, Timeline
 from preflight.model.job import Job
 from preflight.model.measurements import Measurements
 from preflight.model.recording import FactRecord, Facts, Fleet, Observed
-from preflight_checks.charts.node_tables import node_measurements, sample_of, short
-from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing, paces_of
+from preflight_checks.charts.node_tables import node_measurements, round_digits, sample_of
+from preflight_checks.smoke.collective_speed import MIN_RANKS, Paces, Straggler, computing_s, paces_of
 from preflight_checks.smoke.server_run import group_of
 from reference_trainer.collective.rank import RankReport
 from reference_trainer.collective.rank import rank as run_rank
@@ -81,7 +81,7 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
             _straggler_note(stragglers.get(report.rank)),
         )
         for node, report in sorted(paces.reports, key=lambda item: item[1].rank)
-        if (times := [time for window in report.windows if (time := computing(window)) is not None])
+        if (times := [time for window in report.windows if (time := computing_s(window)) is not None])
     ]
     if not bars:
         return
@@ -97,14 +97,14 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
 def pace_of_ranks(job: Job, facts: Facts) -> Iterator[tuple[str, float]]:
     """Yield the node and the pace in seconds of each rank that was timed: the best of its measurement windows."""
     for node, report in _paces(job, facts).reports:
-        times = [time for window in report.windows if (time := computing(window)) is not None]
+        times = [time for window in report.windows if (time := computing_s(window)) is not None]
         if times:
             yield node, min(times)
 
 
 def _pace_ms(times_s: list[float]) -> float | None:
     """Return the rank's best measurement window in ms: a true straggler is slow in all of them."""
-    return short(min(times_s) * 1e3)
+    return round_digits(min(times_s) * 1e3)
 
 
 def _straggler_note(stragglers: Straggler | None) -> str:
@@ -129,7 +129,7 @@ def step_times(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
         if row.asked.group == group and isinstance(row.fact, Observed)
     ]
     known = [(label, node, time_s) for _, label, node, time_s in sorted(ranks or workers) if time_s is not None]
-    bars = tuple(Bar(label, node, short(time_s * 1e3)) for label, node, time_s in known)
+    bars = tuple(Bar(label, node, round_digits(time_s * 1e3)) for label, node, time_s in known)
     if not bars:
         return
     kept = sample_of(bars, MAX_BARS, lambda bar: False)

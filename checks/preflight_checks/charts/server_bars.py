@@ -9,7 +9,7 @@ from preflight.model.charts import Bar, Bars, Layout, Piece, Place
 from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.claim_text import counted
-from preflight_checks.requirements import Endpoint, is_ps, nodes_share_machine
+from preflight_checks.requirements import Endpoint, has_parameter_servers, nodes_share_machine
 from preflight_checks.servers import SERVER, layout, shares
 from reference_trainer.ps.partition import overloaded
 
@@ -34,8 +34,8 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     if not parts:
         return
     servers = sum(part.kind == SERVER for part in parts)
-    held, stated = _held_bytes(job, facts, servers)
-    sizes = iter(held)
+    bytes_by_server, stated = _held_bytes(job, facts, servers)
+    sizes = iter(bytes_by_server)
     pieces: dict[str, list[Piece]] = {}
     for part in parts:
         size = next(sizes, None) if part.kind == SERVER else None
@@ -45,7 +45,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     order = {node.name: number for number, node in enumerate(fleet.nodes)}
     nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
     note = f"Where {counted(servers, 'server')} and {counted(len(parts) - servers, 'worker')} are, {source}; "
-    note += f"bytes are {stated}." if held else f"{_UNSIZED}."
+    note += f"bytes are {stated}." if bytes_by_server else f"{_UNSIZED}."
     places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
     yield Layout("servers.placement", "Placement of servers and workers", note, "bytes", places)
 
@@ -54,23 +54,23 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
     """Return all processes, servers first, and their source: the endpoints in the nodes' environment, or the plan of a
     training run.
     """
-    if not is_ps(job) or not fleet.nodes:
+    if not has_parameter_servers(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.
     from preflight_checks.smoke.server_run import processes
 
-    found = layout(job, fleet, facts)
-    if found.servers and not nodes_share_machine(fleet):
+    placement = layout(job, fleet, facts)
+    if placement.servers and not nodes_share_machine(fleet):
 
         def placed(endpoints: Sequence[Endpoint], kind: str) -> list[_Part]:
             return [
-                _Part(f"{kind} {n}", kind, found.node_of.get(endpoint_name, ""))
+                _Part(f"{kind} {n}", kind, placement.node_of.get(endpoint_name, ""))
                 for n, endpoint_name in enumerate(endpoints)
             ]
 
         return [
-            *placed(found.servers, SERVER),
-            *placed(found.trainers, "trainer"),
+            *placed(placement.servers, SERVER),
+            *placed(placement.trainers, "trainer"),
         ], "according to the addresses of the nodes"
     started = processes(job, fleet, facts)
     if isinstance(started, str):
@@ -113,7 +113,7 @@ def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
 
 def traffic(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """Yield one bar per server of the training run: the bytes that it received and sent."""
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         return
     from preflight_checks.smoke.server_results import loads_of
     from preflight_checks.smoke.server_run import server_run_of

@@ -28,7 +28,7 @@ from preflight_checks.plans import (
 from preflight_checks.probes.copies import Copies, Copy, copies
 from preflight_checks.probes.packages import installed
 from preflight_checks.probes.start_cost import ReadCost, import_cost, read_cost
-from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes, unreached
+from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes, unreached_nodes
 
 # Checks that ranks can start on every node (interpreter, directory, setup lines, container), and how long it takes.
 
@@ -86,26 +86,26 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     A failure on all nodes, after setup lines or in a container, may not occur when the scheduler starts the job.
     """
     everywhere = list(facts.each(installed))
-    silent = unreached(fleet)
+    silent = unreached_nodes(fleet)
     if silent:
         yield unknown(f"the ranks' interpreter on {fold(silent)}", "blocked by NOD001", nodes=silent)
     closed: dict[str, list[_EntryFailure]] = {}
     reasons: dict[str, list[str]] = {}
-    for seen in everywhere:
-        if isinstance(seen.fact, Observed):
+    for row in everywhere:
+        if isinstance(row.fact, Observed):
             continue
         # Without a provenance the ranks' context is unknown; the node is not to blame.
-        if seen.fact.kind == "context" and seen.provenance:
-            closed.setdefault(seen.fact.reason, []).append(_EntryFailure(seen.node, seen.fact.detail, seen.provenance))
+        if row.fact.kind == "context" and row.provenance:
+            closed.setdefault(row.fact.reason, []).append(_EntryFailure(row.node, row.fact.detail, row.provenance))
         else:
-            reasons.setdefault(seen.fact.reason, []).append(seen.node)
+            reasons.setdefault(row.fact.reason, []).append(row.node)
     for reason, found in closed.items():
         yield _entry_finding(job, reason, found, everywhere=len(found) == len(everywhere))
     for reason, nodes in reasons.items():
         # The claims state where the ranks run, so that the host is not what must be examined.
         required = reason.startswith(_IN_CONTAINER)
         yield unknown(f"the ranks' interpreter on {fold(nodes)}", reason, nodes=nodes, required=required)
-    outside = [seen.node for seen in everywhere if isinstance(seen.fact, Observed) and _OUTSIDE in seen.provenance]
+    outside = [row.node for row in everywhere if isinstance(row.fact, Observed) and _OUTSIDE in row.provenance]
     if outside:
         reason = "the interpreter of --python was examined on the host, and the job starts its ranks in a container"
         yield unknown(f"the container of the ranks on {fold(outside)}", reason, nodes=outside)
@@ -329,7 +329,7 @@ def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
     folders = list(dict.fromkeys(posixpath.dirname(launch.span.path) for launch in job.launches))
     started_from_one = all(launch.launcher in _STARTED_FROM_ONE for launch in job.launches)
     by_ray = all("ray" in (launch.launcher, *launch.wrappers) for launch in job.launches)
-    found: list[_Wanted] = []
+    wanted_files: list[_Wanted] = []
     for file in job.files:
         tried = [posixpath.relpath(file.path, folder or ".") for folder in folders]
         places = tuple(dict.fromkeys(p for p in (*tried, file.path) if not p.startswith(("..", "/"))))
@@ -338,8 +338,8 @@ def _wanted_files(job: Job) -> tuple[_Wanted, ...]:
         # Ray ships the working directory itself.
         on_all_nodes = not by_ray and (needed or (not starts_ranks and not started_from_one))
         read = not by_ray and not (starts_ranks and started_from_one)
-        found.append(_Wanted(places[0], places, file, on_all_nodes, starts_ranks, read))
-    return tuple(found)
+        wanted_files.append(_Wanted(places[0], places, file, on_all_nodes, starts_ranks, read))
+    return tuple(wanted_files)
 
 
 @requests_for(copies)
@@ -457,12 +457,12 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
     )
 
 
-def _products_text(job: Job, copies: Mapping[str, Copy], odd: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
+def _products_text(job: Job, copies: Mapping[str, Copy], nodes: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
     """Return the samples per step in both groups of copies; empty if micro batch, accumulation or world size is
     unknown.
     """
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
-    sides = [(node, _product(copies[node].numbers)) for node in (odd[0], agreeing[0]) if node in copies]
+    sides = [(node, _product(copies[node].numbers)) for node in (nodes[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
         return ""
     (one, (a, b)), (other, (c, d)) = ((node, value) for node, value in sides if value is not None)
@@ -523,12 +523,12 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
         return
     if digests.odd and not item.starts_ranks:
         if not any(_SIZES.search(name.rpartition(".")[2]) for name in differing_settings(copies, starts_ranks=False)):
-            yield _different(job, item, copies, digests)
+            yield _difference_finding(job, item, copies, digests)
     elif not digests.odd or item.starts_ranks:
         yield from _stale_start_file(job, fleet, item, copies, digests)
         node = fleet.nodes[0].name if item.starts_ranks else next(iter(existing))
         if node in existing and item.file.sha256 and existing[node].sha256 != item.file.sha256:
-            yield _differs_from_linted(item, node, existing[node], len(existing))
+            yield _linted_difference_finding(item, node, existing[node], len(existing))
 
 
 def _stale_start_file(
@@ -549,7 +549,7 @@ def _stale_start_file(
         yield _as_warning(_missing_file_finding(job, item, absent, existing))
     sizes = differing_settings(copies, starts_ranks=True)
     if digests.odd and not any(_SIZES.search(name.rpartition(".")[2]) for name in sizes):
-        yield _as_warning(_different(job, item, copies, digests))
+        yield _as_warning(_difference_finding(job, item, copies, digests))
 
 
 def _as_warning(finding: Verdict) -> Verdict:
@@ -571,7 +571,7 @@ def _missing_file_finding(job: Job, item: _Wanted, absent: Mapping[str, Copy], e
     )
 
 
-def _different(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]) -> Verdict:
+def _difference_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]) -> Verdict:
     node, _ = digests.first_odd
     settings = differing_settings(copies, starts_ranks=False)
     what = "; ".join(f"{name} is {who.description}" for name, who in list(settings.items())[:4])
@@ -587,7 +587,7 @@ def _different(job: Job, item: _Wanted, copies: Mapping[str, Copy], digests: Spl
     )
 
 
-def _differs_from_linted(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
+def _linted_difference_finding(item: _Wanted, node: str, copy: Copy, count: int) -> Verdict:
     where = node if item.starts_ranks or count == 1 else f"all {count} nodes"
     return failed(
         f"{item.name}: linted",

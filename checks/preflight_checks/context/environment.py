@@ -20,20 +20,20 @@ from preflight.plugins.authoring import Verdict, check, failed, memoize, not_app
 from preflight_checks.plans import (
     Group,
     all_of,
-    combined,
+    combine_plans,
     default_of,
     group_of,
     has_launches,
+    has_several_nodes,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
-    several_nodes,
+    runs_on_several_machines,
     split,
     table,
 )
 from preflight_checks.probes.environment import Environment, environment
-from preflight_checks.requirements import backends, fold, gpu_claims, is_ps, nodes_share_machine, scopes
+from preflight_checks.requirements import backends, fold, gpu_claims, has_parameter_servers, nodes_share_machine, scopes
 
 #: Compared without regard to case, as NCCL does.
 _CASELESS = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NET")
@@ -81,18 +81,18 @@ def _params(job: Job) -> dict[str, object]:
 #: Request the environment of every node as ranks have it, as a login without a terminal has it, and both.
 plan_ranks = on_every_node(environment, params=_params, because=_environment_claims, context=True)
 plan_logins = on_every_node(environment, params=_params, because=_environment_claims)
-plan_both = combined(plan_ranks, plan_logins)
+plan_both = combine_plans(plan_ranks, plan_logins)
 
 
-def unseen_bare(facts: Facts, subject: str) -> Iterator[Verdict]:
+def unknown_bare_environments(facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield one `unknown` per reason why the bare environment of some nodes is missing, with the names of the nodes."""
-    bare_facts = ((seen.node, seen.fact) for seen in facts.each(environment) if not seen.asked.context)
+    bare_facts = ((row.node, row.fact) for row in facts.each(environment) if not row.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
 
-def bare(facts: Facts) -> dict[str, Environment]:
+def bare_environments(facts: Facts) -> dict[str, Environment]:
     """Return the bare environment of each node."""
     return _observed(facts, context=False)
 
@@ -102,7 +102,7 @@ def observed_environments(facts: Facts) -> ObservedEnvironments | None:
     inside = _observed(facts, context=True)
     if len(inside) > 1:
         return ObservedEnvironments(inside, "where the ranks run", includes_job_variables=True)
-    outside = bare(facts)
+    outside = bare_environments(facts)
     return (
         ObservedEnvironments(outside, "for a process started there", includes_job_variables=False)
         if len(outside) > 1
@@ -117,9 +117,9 @@ def _observed(facts: Facts, *, context: bool) -> dict[str, Environment]:
 @memoize
 def _environments_by_context(facts: Facts) -> dict[bool, dict[str, Environment]]:
     found: dict[bool, dict[str, Environment]] = {True: {}, False: {}}
-    for seen in facts.each(environment):
-        if isinstance(seen.fact, Observed):
-            found[seen.asked.context][seen.node] = seen.fact.value
+    for row in facts.each(environment):
+        if isinstance(row.fact, Observed):
+            found[row.asked.context][row.node] = row.fact.value
     return found
 
 
@@ -165,9 +165,9 @@ def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
     return tuple(NodeGroup(settings(by_node[nodes[0]]), tuple(nodes)) for nodes in groups.values())
 
 
-def setting(seen: Mapping[str, Setting], name: str) -> Setting:
+def setting(settings: Mapping[str, Setting], name: str) -> Setting:
     """Return the setting of `name`. A variable that is set to its reader's default counts as not set."""
-    found = seen.get(name, UNSET)
+    found = settings.get(name, UNSET)
     default = default_of(name)
     return Setting("", found.shown, found.file) if default is not None and found.key == f"={default}" else found
 
@@ -181,7 +181,7 @@ _READ_BY_TORCH = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 _OPTIONAL = ("PADDLE_TRAINER_ENDPOINTS",)
 
 
-_plan = combined(plan_both, when=all_of(several_nodes, has_launches))
+_plan = combine_plans(plan_both, when=all_of(has_several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
@@ -233,7 +233,7 @@ class _Difference:
 
 
 @check("ENV020", "communication-variables-differ", plan=_plan, severity=Severity.ERROR)
-@only_if(all_of(several_nodes, has_launches), "variables", "the job has one node, or no launch")
+@only_if(all_of(has_several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that all ranks must agree on have one value on every node.
 
@@ -252,21 +252,21 @@ def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iter
     not shown. Variables that the job's files set are the same everywhere and are skipped.
     """
     yield from missing_facts(facts, environment, "variables")
-    seen = observed_environments(facts)
-    if seen is None:
+    environments = observed_environments(facts)
+    if environments is None:
         yield unknown("variables", "the environment of fewer than two nodes is known")
         return
-    differences = _differences(job, seen)
+    differences = _differences(job, environments)
     together = grouped(((item.severity, tuple(item.odd)), item) for item in differences)
     for (severity, nodes), items in together.items():
-        yield _finding(severity, nodes, items, seen.where, len(seen.by_node))
+        yield _finding(severity, nodes, items, environments.where, len(environments.by_node))
     if not differences:
-        yield passed(f"variables {seen.where} on {len(seen.by_node)} nodes")
+        yield passed(f"variables {environments.where} on {len(environments.by_node)} nodes")
 
 
-def _differences(job: Job, seen: ObservedEnvironments) -> list[_Difference]:
+def _differences(job: Job, environments: ObservedEnvironments) -> list[_Difference]:
     ours = set_by_job(job)
-    groups = groups_of(seen.by_node)
+    groups = groups_of(environments.by_node)
     names = sorted({name for group in groups for name in group.settings if name not in ours})
     return [found for name in names if (found := _difference(name, groups, job)) is not None]
 
@@ -330,7 +330,11 @@ def _finding(
 
 
 @check("ENV021", "node-identities-collide", plan=_plan, severity=Severity.ERROR)
-@only_if(all_of(multi_node, has_launches), "identities", "the job has one node, no launch, or runs on one machine")
+@only_if(
+    all_of(runs_on_several_machines, has_launches),
+    "identities",
+    "the job has one node, no launch, or runs on one machine",
+)
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Values that must be unique to each node do not occur on two nodes.
 
@@ -347,12 +351,12 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     Known limits: a variable that the job's files set, or that a flag overrides, is skipped.
     """
     yield from missing_facts(facts, environment, "identities")
-    seen = observed_environments(facts)
-    if seen is None:
+    environments = observed_environments(facts)
+    if environments is None:
         yield unknown("identities", "the environment of fewer than two nodes is known")
         return
     ours = set_by_job(job)
-    groups = groups_of(seen.by_node)
+    groups = groups_of(environments.by_node)
     wrong = False
     for name in sorted({name for item in groups for name in item.settings if name not in ours}):
         group = group_of(name)
@@ -370,12 +374,12 @@ def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         for value, nodes in holders.items():
             if len(nodes) > 1:
                 wrong = True
-                yield _collision(name, value, nodes, group, seen.where)
+                yield _collision_finding(name, value, nodes, group, environments.where)
     if not wrong:
-        yield passed(f"identities on {len(seen.by_node)} nodes")
+        yield passed(f"identities on {len(environments.by_node)} nodes")
 
 
-def _collision(name: str, value: Setting, nodes: list[str], group: Group, where: str) -> Verdict:
+def _collision_finding(name: str, value: Setting, nodes: list[str], group: Group, where: str) -> Verdict:
     return failed(
         f"{name} on {fold(nodes)}",
         f"{where}, {name} is {value} on {fold(nodes)} share a value that must be unique per node: {group.reason}",
@@ -396,7 +400,11 @@ def _applies(job: Job, fleet: Fleet, variable: str) -> bool:
     """Return whether this job reads `variable`, and the nodes' own environment can set it."""
     several = len(fleet.nodes) > 1 and bool(job.launches) and not nodes_share_machine(fleet)
     # A variable that nothing in the job reads may stay in an image.
-    read = is_ps(job) if variable == "TRAINING_ROLE" else not job.about("backend") and not job.about("uses_ddp")
+    read = (
+        has_parameter_servers(job)
+        if variable == "TRAINING_ROLE"
+        else not job.about("backend") and not job.about("uses_ddp")
+    )
     return several and read and variable not in set_by_job(job)
 
 
@@ -414,7 +422,7 @@ class _Fault:
 @check(
     "ENV022",
     "roles-of-nodes-do-not-fit",
-    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
+    plan=combine_plans(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TRAINING_ROLE")),
     severity=Severity.ERROR,
 )
 def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -437,9 +445,9 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     if not _applies(job, fleet, "TRAINING_ROLE"):
         yield not_applicable("roles", "the job has one node, no parameter servers, or sets the roles itself")
         return
-    blind = tuple(unseen_bare(facts, "roles"))
+    blind = tuple(unknown_bare_environments(facts, "roles"))
     yield from blind
-    observed = {node: seen.variables for node, seen in bare(facts).items()}
+    observed = {node: seen.variables for node, seen in bare_environments(facts).items()}
     roles = {node: held["TRAINING_ROLE"].upper() for node, held in observed.items() if "TRAINING_ROLE" in held}
     if not roles:
         if not blind and not observed:
@@ -466,23 +474,23 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
         yield passed(f"roles on {len(roles)} nodes")
 
 
-def _listed_values(held: Mapping[str, str], name: str) -> list[str]:
-    return [item.strip() for item in held.get(name, "").split(",") if item.strip()]
+def _listed_values(variables: Mapping[str, str], name: str) -> list[str]:
+    return [item.strip() for item in variables.get(name, "").split(",") if item.strip()]
 
 
 def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
     for node, role in roles.items():
-        held = observed[node]
-        listed = _listed_values(held, _SERVERS)
+        variables = observed[node]
+        listed = _listed_values(variables, _SERVERS)
         if role not in ("PSERVER", "TRAINER"):
             yield _Fault(
                 (node,),
-                f"TRAINING_ROLE is {held['TRAINING_ROLE']} on {node}, but Paddle accepts only TRAINER and PSERVER",
+                f"TRAINING_ROLE is {variables['TRAINING_ROLE']} on {node}, but Paddle accepts only TRAINER and PSERVER",
                 "TRAINING_ROLE",
                 "TRAINER or PSERVER",
                 f"Set TRAINING_ROLE to TRAINER or PSERVER on {node}.",
             )
-        elif not listed and _SERVERS not in held:
+        elif not listed and _SERVERS not in variables:
             yield _Fault(
                 (node,),
                 f"{node} is a {role.lower()} without {_SERVERS}, so it cannot find the servers",
@@ -490,8 +498,8 @@ def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]
                 "the list of servers",
                 f"Set {_SERVERS} on {node} as on the other nodes.",
             )
-        elif role == "PSERVER" and "POD_IP" in held and "PADDLE_PORT" in held:
-            own = f"{held['POD_IP']}:{held['PADDLE_PORT']}"
+        elif role == "PSERVER" and "POD_IP" in variables and "PADDLE_PORT" in variables:
+            own = f"{variables['POD_IP']}:{variables['PADDLE_PORT']}"
             if own not in listed:
                 yield _Fault(
                     (node,),
@@ -505,8 +513,8 @@ def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]
 def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]) -> Iterator[_Fault]:
     used: dict[str, list[str]] = {}
     for node, role in roles.items():
-        held = observed[node]
-        number, count = held.get("PADDLE_TRAINER_ID", ""), held.get("PADDLE_TRAINERS_NUM", "")
+        variables = observed[node]
+        number, count = variables.get("PADDLE_TRAINER_ID", ""), variables.get("PADDLE_TRAINERS_NUM", "")
         if role != "TRAINER" or not number:
             continue
         used.setdefault(number, []).append(node)
@@ -520,7 +528,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
                 "Number the trainers consecutively from 0.",
             )
             continue
-        listed, own = _listed_values(held, _TRAINERS), held.get("PADDLE_CURRENT_ENDPOINT", "")
+        listed, own = _listed_values(variables, _TRAINERS), variables.get("PADDLE_CURRENT_ENDPOINT", "")
         if own and listed and (int(number) >= len(listed) or listed[int(number)] != own):
             yield _Fault(
                 (node,),
@@ -570,7 +578,7 @@ def _servers_without_node(
 @check(
     "ENV023",
     "tf-configs-do-not-fit",
-    plan=combined(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
+    plan=combine_plans(plan_logins, when=lambda job, fleet: _applies(job, fleet, "TF_CONFIG")),
     severity=Severity.ERROR,
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -590,9 +598,13 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if not _applies(job, fleet, "TF_CONFIG"):
         yield not_applicable("TF_CONFIG", "the job has one node, does not use TensorFlow, or sets TF_CONFIG itself")
         return
-    blind = tuple(unseen_bare(facts, "TF_CONFIG"))
+    blind = tuple(unknown_bare_environments(facts, "TF_CONFIG"))
     yield from blind
-    held = {node: seen.variables["TF_CONFIG"] for node, seen in bare(facts).items() if "TF_CONFIG" in seen.variables}
+    held = {
+        node: seen.variables["TF_CONFIG"]
+        for node, seen in bare_environments(facts).items()
+        if "TF_CONFIG" in seen.variables
+    }
     if not held:
         if not blind:
             yield not_applicable("TF_CONFIG", "no node's own environment sets it")

@@ -13,19 +13,19 @@ from preflight.model.job import Claim, Job, Known, Launch
 from preflight.model.recording import Facts, Fleet, Node, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.context.environment import bare, plan_logins, set_by_job, unseen_bare
+from preflight_checks.context.environment import bare_environments, plan_logins, set_by_job, unknown_bare_environments
 from preflight_checks.plans import (
     all_of,
-    combined,
+    combine_plans,
     has_launches,
     missing_facts,
-    multi_node,
     only_if,
+    runs_on_several_machines,
     split,
     warning_check,
 )
 from preflight_checks.probes.environment import Login, Tool, logins, tools
-from preflight_checks.requirements import fold, known_int, known_text, named, nodes_share_machine
+from preflight_checks.requirements import find_node, fold, known_int, known_text, nodes_share_machine
 
 #: At most this many logins are tried from the first node; in larger fleets they are spread evenly.
 MAX_LOGINS = 64
@@ -38,7 +38,7 @@ def first_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[Node | None, bool]
     master = fleet.master
     if master is None:
         return None, False
-    inside = bare(facts).get(master.name)
+    inside = bare_environments(facts).get(master.name)
     return master, in_batch(job) or (inside is not None and "SLURM_JOB_ID" in inside.variables)
 
 
@@ -48,17 +48,17 @@ def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
 
 def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
     """Return the other nodes by the names that the launcher uses; an even sample of them in a very large fleet."""
-    spelled: dict[str, str] = {}
+    address_by_node: dict[str, str] = {}
     for claim in job.about("hosts"):
         for value in claim.alternatives:
             for host in value if isinstance(value, tuple) else ():
-                node = named(fleet, str(host))
+                node = find_node(fleet, str(host))
                 if node is not None and is_hostname(str(host)):
-                    spelled.setdefault(node.name, str(host))
+                    address_by_node.setdefault(node.name, str(host))
     # NOD001 reports nodes without an agent.
     others = [node for node in fleet.reached if node.name != first.name]
     step = max(1, -(-len(others) // MAX_LOGINS))
-    return {spelled.get(node.name, node.name): node.name for node in others[::step] if is_hostname(node.name)}
+    return {address_by_node.get(node.name, node.name): node.name for node in others[::step] if is_hostname(node.name)}
 
 
 def _plan_logins(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
@@ -93,23 +93,25 @@ def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     if not applying or first is None:
         yield not_applicable("logins between nodes", "no launcher of the job logs in to other nodes")
         return
-    seen = facts.of(logins, first.name)
-    if isinstance(seen, Unavailable):
-        reason = "blocked by NOD001" if seen.kind == "blocked" and first not in fleet.reached else seen.reason
+    login_fact = facts.of(logins, first.name)
+    if isinstance(login_fact, Unavailable):
+        reason = (
+            "blocked by NOD001" if login_fact.kind == "blocked" and first not in fleet.reached else login_fact.reason
+        )
         yield unknown(f"logins from {first.name}", reason)
         return
     by = applying[0].by
     targets = _targets(job, fleet, first)
-    failures = grouped((_login_problem(login), login) for login in seen.value.logins if login.exit_code != 0)
+    failures = grouped((_login_problem(login), login) for login in login_fact.value.logins if login.exit_code != 0)
     for why, failing in failures.items():
         nodes = tuple(targets.get(login.target, login.target) for login in failing)
         yield _login_finding(first, by, why, failing, nodes, claims_of(job, applying[0]), certain=certain)
-    if seen.value.untried:
-        yield unknown(f"logins to {fold(seen.value.untried)}", "not tried before the deadline")
+    if login_fact.value.untried:
+        yield unknown(f"logins to {fold(login_fact.value.untried)}", "not tried before the deadline")
     if len(targets) < len(fleet.nodes) - 1:
         yield unknown("logins to all nodes", f"{len(targets)} of {len(fleet.nodes) - 1} nodes were tried")
-    if not failures and seen.value.logins:
-        yield passed(f"logins from {first.name} to {len(seen.value.logins)} nodes")
+    if not failures and login_fact.value.logins:
+        yield passed(f"logins from {first.name} to {len(login_fact.value.logins)} nodes")
 
 
 def _login_problem(login: Login) -> str:
@@ -202,55 +204,55 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield not_applicable("launcher tools", "the job uses no program that starts ranks")
         return
     yield from missing_facts(facts, tools, "launcher tools")
-    found: dict[tuple[str, str], dict[str, Tool]] = {}
+    tools_by_node: dict[tuple[str, str], dict[str, Tool]] = {}
     paths: dict[str, str] = {}
     purposes = {(name, context): by for _, names, context, by in wanted for name in names}
-    for seen in facts.each(tools):
-        if not isinstance(seen.fact, Observed):
+    for row in facts.each(tools):
+        if not isinstance(row.fact, Observed):
             continue
-        paths[seen.node] = seen.fact.value.search_path
-        for tool in seen.fact.value.tools:
-            by = purposes.get((tool.name, seen.asked.context))
+        paths[row.node] = row.fact.value.search_path
+        for tool in row.fact.value.tools:
+            by = purposes.get((tool.name, row.asked.context))
             if by is not None:
-                found.setdefault((tool.name, by), {})[seen.node] = tool
+                tools_by_node.setdefault((tool.name, by), {})[row.node] = tool
     _, certain = first_node(job, fleet, facts)
     wrong = False
-    for (name, by), held in found.items():
-        missing = tuple(node for node, tool in held.items() if not tool.path)
+    for (name, by), node_tools in tools_by_node.items():
+        missing = tuple(node for node, tool in node_tools.items() if not tool.path)
         if missing:
             wrong = True
-            yield _missing_tools_verdict(name, by, missing, held, paths, certain=certain)
-        late = {node: tool for node, tool in held.items() if tool.problem}
+            yield _missing_tools_verdict(name, by, missing, node_tools, paths, certain=certain)
+        late = {node: tool for node, tool in node_tools.items() if tool.problem}
         for problem in dict.fromkeys(tool.problem for tool in late.values()):
             nodes = [node for node, tool in late.items() if tool.problem == problem]
             yield unknown(f"{name} on {fold(nodes)}", problem)
-        versions = split({node: tool.version for node, tool in held.items() if tool.version})
+        versions = split({node: tool.version for node, tool in node_tools.items() if tool.version})
         if versions is not None and versions.odd:
             wrong = True
             node, version = versions.first_odd
             yield failed(
                 f"{name}: version",
                 f"{name} has different versions: {versions.description}",
-                at=Evidence("launcher tool", version, versions.common, f"{held[node].path} --version", node),
+                at=Evidence("launcher tool", version, versions.common, f"{node_tools[node].path} --version", node),
                 nodes=tuple(versions.odd),
                 remedy=f"Install one version of {name} on all nodes.",
                 certain=False,
             )
-    if found and not wrong:
-        yield passed(f"launcher tools: {fold(sorted({name for name, _ in found}))}")
+    if tools_by_node and not wrong:
+        yield passed(f"launcher tools: {fold(sorted({name for name, _ in tools_by_node}))}")
 
 
 def _missing_tools_verdict(
-    name: str, by: str, nodes: tuple[str, ...], held: dict[str, Tool], paths: dict[str, str], *, certain: bool
+    name: str, by: str, nodes: tuple[str, ...], node_tools: dict[str, Tool], paths: dict[str, str], *, certain: bool
 ) -> Verdict:
-    everywhere = len(nodes) == len(held)
+    everywhere = len(nodes) == len(node_tools)
     describe = " or ".join(name.split("|"))
-    has = [node for node, tool in held.items() if tool.path]
+    has = [node for node, tool in node_tools.items() if tool.path]
     sure = bool(has) or certain
     return failed(
         f"{name} on {fold(nodes)}",
         f"{describe}, which {by} needs, is missing on {fold(nodes)}"
-        + (f", and is {held[has[0]].path} on {fold(has, 4)}" if has else "")
+        + (f", and is {node_tools[has[0]].path} on {fold(has, 4)}" if has else "")
         + ("" if sure else "; setup commands may add it, or the machine that starts the job may have it"),
         at=Evidence("launcher tool", f"PATH={paths[nodes[0]]}", name, f"command -v {name.split('|')[0]}", nodes[0]),
         nodes=nodes,
@@ -380,7 +382,7 @@ _RELEVANT_VARIABLES = re.compile(
 )
 
 
-@warning_check("RMT003", "variables-not-handed-on", plan=combined(plan_logins, when=applying_links))
+@warning_check("RMT003", "variables-not-handed-on", plan=combine_plans(plan_logins, when=applying_links))
 def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Variables that the job's script exports reach the ranks that its launcher starts on other nodes.
 
@@ -404,10 +406,10 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     if not applying or first is None:
         yield not_applicable("variables", "no launcher of the job starts ranks over ssh without forwarding variables")
         return
-    blind = tuple(unseen_bare(facts, "variables"))
+    blind = tuple(unknown_bare_environments(facts, "variables"))
     yield from blind
-    observed = bare(facts)
-    others = {node: seen for node, seen in observed.items() if node != first.name}
+    observed = bare_environments(facts)
+    others = {node: environment for node, environment in observed.items() if node != first.name}
     if not others:
         if not blind:
             yield unknown("variables", "the environment of no other node is known")
@@ -427,7 +429,11 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
                 or known_text(job, f"env.{name}", link.launch.scope) == ""
             ):
                 continue
-            missing = tuple(node for node, seen in others.items() if not _is_held(name, seen.variables, seen.digests))
+            missing = tuple(
+                node
+                for node, environment in others.items()
+                if not _is_held(name, environment.variables, environment.digests)
+            )
             if missing:
                 lost.setdefault((link.by, missing), []).append(own[0])
     for (by, nodes), dropped in lost.items():
@@ -462,8 +468,10 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
     )
 
 
-@warning_check("RMT004", "accounts-differ", plan=combined(plan_logins, when=all_of(multi_node, has_launches)))
-@only_if(all_of(multi_node, has_launches), "accounts", "the job has one node, or starts no ranks")
+@warning_check(
+    "RMT004", "accounts-differ", plan=combine_plans(plan_logins, when=all_of(runs_on_several_machines, has_launches))
+)
+@only_if(all_of(runs_on_several_machines, has_launches), "accounts", "the job has one node, or starts no ranks")
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.
 
@@ -478,9 +486,9 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a container may map ids.
     """
-    blind = tuple(unseen_bare(facts, "accounts"))
+    blind = tuple(unknown_bare_environments(facts, "accounts"))
     yield from blind
-    observed = bare(facts)
+    observed = bare_environments(facts)
     accounts = split({node: f"{seen.user or '?'} ({seen.uid})" for node, seen in observed.items() if seen.uid >= 0})
     if accounts is None:
         if not blind:

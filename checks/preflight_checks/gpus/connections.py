@@ -19,7 +19,15 @@ from preflight_checks.gpus.presence import (
     most_common_by_model,
     plan_gpus,
 )
-from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, only_if, requests_gpus, table
+from preflight_checks.plans import (
+    combine_plans,
+    known_facts,
+    missing_facts,
+    on_every_node,
+    only_if,
+    requests_gpus,
+    table,
+)
 from preflight_checks.probes.devices import Fabric, fabric
 from preflight_checks.probes.gpus import Gpus, ToolAnswer, gpus, management_tool
 from preflight_checks.probes.leftovers import DriverMessage, KernelLog, kernel_log
@@ -113,7 +121,7 @@ _COMPLETED = 3
 @check(
     "GPU023",
     "gpu-fabric-not-ready",
-    plan=combined(plan_gpus, on_every_node(fabric, needed_by=gpu_claims, deadline_s=5.0)),
+    plan=combine_plans(plan_gpus, on_every_node(fabric, needed_by=gpu_claims, deadline_s=5.0)),
     severity=Severity.ERROR,
 )
 @only_if(requests_gpus, "NVSwitch fabric", "nothing in the job requests GPUs")
@@ -138,7 +146,7 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         state = item.gpu.fabric_state
         if state:
             states.setdefault(item.node, []).append((item.gpu.index, state, item.gpu.fabric_status, item.label))
-    yield from _unregistered_gpus(states, claims)
+    yield from _unregistered_gpu_findings(states, claims)
     broken = {
         node for node, found in states.items() if any(_is_not_ready(state, status) for _, state, status, _ in found)
     }
@@ -170,7 +178,7 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             other.setdefault((value.version, driver), []).append(node)
         else:
             well += 1
-    yield from _missing_manager(absent, facts, claims)
+    yield from _missing_manager_findings(absent, facts, claims)
     for (version, driver), nodes in other.items():
         yield failed(
             f"Fabric Manager {version}",
@@ -191,23 +199,29 @@ def _is_not_ready(state: int, status: int | None) -> bool:
     return state != _COMPLETED or bool(status)
 
 
-def _unregistered_gpus(
+def _unregistered_gpu_findings(
     states: dict[str, list[tuple[int, int, int | None, str]]], claims: tuple[Claim, ...]
 ) -> Iterator[Verdict]:
-    found = [
+    unregistered = [
         (node, label, f"{STATES.get(state, state)}" + (f", status {status}" if status else ""))
         for node, devices in states.items()
         for _, state, status, label in devices
         if _is_not_ready(state, status)
     ]
-    if not found:
+    if not unregistered:
         return
-    nodes = tuple(dict.fromkeys(node for node, _, _ in found))
-    shown = fold((f"{label}: {text}" for _, label, text in found), 4)
+    nodes = tuple(dict.fromkeys(node for node, _, _ in unregistered))
+    shown = fold((f"{label}: {text}" for _, label, text in unregistered), 4)
     yield failed(
         "fabric state",
         f"GPUs are not registered with their NVSwitch fabric: {shown}",
-        at=Evidence("NVML", f"{found[0][1]}: {found[0][2]}", "completed", "nvidia-smi -q | grep -A4 Fabric", nodes[0]),
+        at=Evidence(
+            "NVML",
+            f"{unregistered[0][1]}: {unregistered[0][2]}",
+            "completed",
+            "nvidia-smi -q | grep -A4 Fabric",
+            nodes[0],
+        ),
         also=claims,
         nodes=nodes,
         remedy=f"`systemctl restart nvidia-fabricmanager` on {fold(nodes)} (its version must be the driver's), and "
@@ -216,7 +230,7 @@ def _unregistered_gpus(
     )
 
 
-def _missing_manager(fabrics: dict[str, Fabric], facts: Facts, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
+def _missing_manager_findings(fabrics: dict[str, Fabric], facts: Facts, claims: tuple[Claim, ...]) -> Iterator[Verdict]:
     if not fabrics:
         return
     node, value = next(iter(fabrics.items()))
@@ -249,7 +263,7 @@ SLOW_S = 5.0
 @check(
     "GPU024",
     "gpu-driver-slow",
-    plan=combined(plan_gpus, on_every_node(management_tool, needed_by=gpu_claims, deadline_s=8.0)),
+    plan=combine_plans(plan_gpus, on_every_node(management_tool, needed_by=gpu_claims, deadline_s=8.0)),
     severity=Severity.WARNING,
 )
 @only_if(requests_gpus, "driver latency", "nothing in the job requests GPUs")
@@ -287,18 +301,18 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     slow: dict[str, ToolAnswer] = {}
     failing: dict[str, ToolAnswer] = {}
     quick = []
-    for seen in facts.each(management_tool):
-        if not isinstance(seen.fact, Observed):
-            if seen.fact.kind != "missing":
-                yield unknown(f"management tool on {seen.node}", seen.fact.reason, nodes=(seen.node,))
+    for row in facts.each(management_tool):
+        if not isinstance(row.fact, Observed):
+            if row.fact.kind != "missing":
+                yield unknown(f"management tool on {row.node}", row.fact.reason, nodes=(row.node,))
             continue
-        answer = seen.fact.value
+        answer = row.fact.value
         if answer.exit_code is None or answer.took_s > SLOW_S:
-            slow[seen.node] = answer
+            slow[row.node] = answer
         elif answer.exit_code != 0:
-            failing[seen.node] = answer
+            failing[row.node] = answer
         else:
-            quick.append(seen.node)
+            quick.append(row.node)
     yield from _tool_findings(slow, "slow", claims)
     yield from _tool_findings(failing, "failing", claims)
     well = [node for node, value in facts.observed(gpus).items() if not value.problem and node not in slow]

@@ -17,17 +17,17 @@ from preflight.plugins.authoring import Verdict, check, root_command
 from preflight_checks.gpus.presence import (
     Fault,
     NodeGpu,
-    differing,
+    differing_devices,
     expected_gpus,
     gpu_check,
     judge_devices,
     known_fault,
     plan_gpus,
-    visible,
+    visible_devices,
 )
 from preflight_checks.plans import table
 from preflight_checks.probes.gpus import Gpu, GpuProcess, gpus
-from preflight_checks.requirements import fold, known_text, largest, scopes
+from preflight_checks.requirements import fold, known_text, largest_value, scopes
 
 #: docs.nvidia.com/deploy/dynamic-page-retirement: a board with this many retired pages is replaced.
 MAX_RETIRED_PAGES = 60
@@ -216,7 +216,7 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: helper processes with their own context are not known from the files.
     """
-    ranks = largest(job, "processes_per_node")
+    ranks = largest_value(job, "processes_per_node")
 
     def find_restricted(devices: list[NodeGpu]) -> Iterable[Fault]:
         each = Counter(item.node for item in devices)
@@ -259,7 +259,7 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
         counts = Counter(item.node for item in devices)
         for node, faults in faults_by_node.items():
-            if visible(job):
+            if visible_devices(job):
                 yield from (fault for fault in faults if fault.at.used)
             elif wanted is None or counts[node] - len(faults) < wanted[0]:
                 # Too few are left, so none is spare.
@@ -270,7 +270,7 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
     gpu = item.gpu
-    strangers = [process for process in gpu.processes or () if not _harmless(process)]
+    strangers = [process for process in gpu.processes or () if not _is_harmless(process)]
     if strangers:
         shown = fold((_process_text(process) for process in strangers), 3)
         if not sees_all and not any(process.name for process in strangers):
@@ -285,7 +285,7 @@ def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
     return None
 
 
-def _harmless(process: GpuProcess) -> bool:
+def _is_harmless(process: GpuProcess) -> bool:
     small = process.memory_bytes is not None and process.memory_bytes < CONTEXT_ONLY_BYTES
     return small or process.name in DAEMONS
 
@@ -316,7 +316,7 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:
         for row in table("gpu_faults")["setting"]:
             kind, unit = row["kind"], row.get("unit", "")
-            for item, value, common in differing(devices, functools.partial(_setting, row["field"])):
+            for item, value, common in differing_devices(devices, functools.partial(_setting, row["field"])):
                 yield Fault(
                     kind,
                     item,

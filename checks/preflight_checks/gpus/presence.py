@@ -15,7 +15,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import missing_facts, on_every_node, only_if, requests_gpus, split, table
 from preflight_checks.probes.gpus import DEADLINE_S, Gpu, Gpus, gpus
-from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest, scopes
+from preflight_checks.requirements import asked_backend, fold, gpu_claims, known_text, largest_value, scopes
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **va
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
     """Return the number of GPUs that each node must have: as the job states, else one per rank on the node."""
-    held, ranks = largest(job, "gpus_per_node"), largest(job, "processes_per_node")
+    held, ranks = largest_value(job, "gpus_per_node"), largest_value(job, "processes_per_node")
     return held if held is not None and held[0] > 0 else ranks
 
 
@@ -88,22 +88,22 @@ def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
 
     Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
     """
-    wanted, named = expected_gpus(job), visible(job)
+    wanted, named = expected_gpus(job), visible_devices(job)
     return [
-        NodeGpu(node, gpu, _used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
+        NodeGpu(node, gpu, _is_used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
         for node, value in facts.observed(gpus).items()
         if value.vendor == "nvidia"
         for gpu in value.gpus
     ]
 
 
-def _used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...]) -> bool:
+def _is_used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, ...]) -> bool:
     if named:
         return any(name == str(gpu.index) or (name.startswith("GPU-") and gpu.uuid.startswith(name)) for name in named)
     return wanted is None or wanted >= device_count
 
 
-def visible(job: Job) -> tuple[str, ...]:
+def visible_devices(job: Job) -> tuple[str, ...]:
     """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if it is not set, or if the launches
     differ.
     """
@@ -112,7 +112,7 @@ def visible(job: Job) -> tuple[str, ...]:
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
-def differing(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
+def differing_devices(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
     """Yield each device whose value differs from the value of more than half of its model: the device, its value, and
     the common one.
     """
@@ -163,10 +163,10 @@ def judge_devices(
     if not gpu_claims(job):
         yield not_applicable(subject, "nothing in the job requests GPUs")
         return
-    yield from _unexamined(facts, subject)
-    every = all_devices(job, facts)
-    judged = [item for item in every if any(getattr(item.gpu, name) is not None for name in needs)]
-    yield from _unreadable(every, subject, needs)
+    yield from _unexamined_verdicts(facts, subject)
+    node_devices = all_devices(job, facts)
+    judged = [item for item in node_devices if any(getattr(item.gpu, name) is not None for name in needs)]
+    yield from _unreadable_verdicts(node_devices, subject, needs)
     faults = list(find_faults(judged))
     yield from findings(job, faults)
     faulty = {(fault.at.node, fault.at.gpu.index) for fault in faults}
@@ -176,29 +176,33 @@ def judge_devices(
         well = [item.node for item in sound if (item.node, item.gpu.index) not in faulty]
     if well:
         yield passed(f"{subject} of {len(well)} GPUs on {len(set(well))} nodes")
-    elif every and not judged and not any(item.gpu.problem or item.gpu.unread for item in every):
+    elif node_devices and not judged and not any(item.gpu.problem or item.gpu.unread for item in node_devices):
         yield not_applicable(subject, "no GPU of these nodes reports it")
 
 
 def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
     """Yield one finding per kind; it is at most a warning if all its devices may be unused by the job."""
     groups = grouped(((fault.kind, fault.at.used), fault) for fault in faults)
-    for (kind, used), found in groups.items():
-        first = found[0]
-        nodes = tuple(dict.fromkeys(fault.at.node for fault in found))
-        other = "does not select it" if visible(job) else "uses fewer GPUs than the node has and may not use this one"
+    for (kind, used), members in groups.items():
+        first = members[0]
+        nodes = tuple(dict.fromkeys(fault.at.node for fault in members))
+        other = (
+            "does not select it"
+            if visible_devices(job)
+            else "uses fewer GPUs than the node has and may not use this one"
+        )
         spare = "" if used else f"; the job {other}"
         milder = not used and first.severity in (None, Severity.ERROR)
         yield failed(
             kind if used else f"{kind} (unused GPUs)",
-            f"{first.summary}: {fold((f'{fault.at.label} {fault.observed}' for fault in found), 4)}{spare}",
+            f"{first.summary}: {fold((f'{fault.at.label} {fault.observed}' for fault in members), 4)}{spare}",
             at=Evidence("NVML", f"{first.at.label}: {first.observed}", first.expected, first.command, first.at.node),
             also=gpu_claims(job),
             nodes=nodes,
             remedy=first.remedy.format(nodes=fold(nodes), index=first.at.gpu.index, node=first.at.node),
             severity=Severity.WARNING if milder else first.severity,
             confidence=Confidence.MEDIUM if milder else first.confidence,
-            run=_commands(found),
+            run=_commands(members),
         )
 
 
@@ -211,24 +215,24 @@ def _commands(faults: Iterable[Fault]) -> list[Command]:
     return [Command(line, tuple(names)) for line, names in nodes.items()]
 
 
-def _unexamined(facts: Facts, subject: str) -> Iterator[Verdict]:
+def _unexamined_verdicts(facts: Facts, subject: str) -> Iterator[Verdict]:
     missing: dict[str, list[str]] = {}
-    for seen in facts.each(gpus):
-        if isinstance(seen.fact, Unavailable):
-            missing.setdefault(seen.fact.reason, []).append(seen.node)
-        elif seen.fact.value.problem:
-            missing.setdefault("blocked by GPU011: its driver does not answer", []).append(seen.node)
-        elif seen.fact.value.vendor != "nvidia":
-            missing.setdefault("for AMD GPUs only their number and model are checked", []).append(seen.node)
-        elif not seen.fact.value.gpus:
-            missing.setdefault("blocked by GPU011: it shows no GPU", []).append(seen.node)
+    for row in facts.each(gpus):
+        if isinstance(row.fact, Unavailable):
+            missing.setdefault(row.fact.reason, []).append(row.node)
+        elif row.fact.value.problem:
+            missing.setdefault("blocked by GPU011: its driver does not answer", []).append(row.node)
+        elif row.fact.value.vendor != "nvidia":
+            missing.setdefault("for AMD GPUs only their number and model are checked", []).append(row.node)
+        elif not row.fact.value.gpus:
+            missing.setdefault("blocked by GPU011: it shows no GPU", []).append(row.node)
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
 
-def _unreadable(every: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) -> Iterator[Verdict]:
+def _unreadable_verdicts(node_devices: Iterable[NodeGpu], subject: str, needs: tuple[str, ...]) -> Iterator[Verdict]:
     missing: dict[str, list[str]] = {}
-    for item in every:
+    for item in node_devices:
         if not item.gpu.problem and not item.gpu.unread:
             continue
         reasons = {item.gpu.unread[name] for name in needs if name in item.gpu.unread}
@@ -291,38 +295,38 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     wanted = expected_gpus(job)
     broken: dict[str, dict[str, Gpus]] = {}
     short: dict[int, list[str]] = {}
-    for seen in facts.each(gpus):
-        if isinstance(seen.fact, Unavailable):
-            yield unknown(seen.node, f"its GPUs are not known: {seen.fact.reason}", nodes=(seen.node,), required=True)
+    for row in facts.each(gpus):
+        if isinstance(row.fact, Unavailable):
+            yield unknown(row.node, f"its GPUs are not known: {row.fact.reason}", nodes=(row.node,), required=True)
             continue
-        value = seen.fact.value
+        value = row.fact.value
         working = sum(not item.problem for item in value.gpus)
         silent = [item for item in value.gpus if item.problem_kind == "timeout"]
         if value.problem == "timeout":
             # A driver that must wake all devices first may be slow without being broken.
             reason = f"its NVIDIA driver does not answer: {value.detail}"
-            yield unknown(seen.node, reason, nodes=(seen.node,), required=True)
+            yield unknown(row.node, reason, nodes=(row.node,), required=True)
         elif wanted is not None and silent and working < wanted[0] <= working + len(silent):
             which = fold((f"GPU {item.index}: {item.problem}" for item in silent), 3)
-            yield unknown(seen.node, f"not all of its GPUs answer ({which})", nodes=(seen.node,), required=True)
+            yield unknown(row.node, f"not all of its GPUs answer ({which})", nodes=(row.node,), required=True)
         elif value.problem:
-            broken.setdefault(value.problem, {})[seen.node] = value
+            broken.setdefault(value.problem, {})[row.node] = value
         elif working == 0 or (wanted is not None and working < wanted[0]):
-            short.setdefault(working, []).append(seen.node)
+            short.setdefault(working, []).append(row.node)
         else:
-            yield passed(seen.node)
-    for problem, found in broken.items():
+            yield passed(row.node)
+    for problem, broken_nodes in broken.items():
         unknown_problem = {"what": f"reports {problem!r} for its NVIDIA driver", "remedy": "Run `nvidia-smi` there."}
         known = table("gpu_driver")["driver"].get(problem, unknown_problem)
-        node, value = next(iter(found.items()))
+        node, value = next(iter(broken_nodes.items()))
         yield failed(
             f"driver: {problem}",
-            f"{fold(found)} {known['what']} ({value.detail}), and the job needs GPUs",
+            f"{fold(broken_nodes)} {known['what']} ({value.detail}), and the job needs GPUs",
             at=Evidence("NVML", value.detail, "a driver that responds", "nvidia-smi", node),
             also=needed,
-            nodes=tuple(found),
-            remedy=known["remedy"].format(nodes=fold(found)),
-            run=(root_command("modprobe", "nvidia", on=found),) if problem == "no-driver" else (),
+            nodes=tuple(broken_nodes),
+            remedy=known["remedy"].format(nodes=fold(broken_nodes)),
+            run=(root_command("modprobe", "nvidia", on=broken_nodes),) if problem == "no-driver" else (),
         )
     observed = facts.observed(gpus)
     for working, nodes in sorted(short.items()):
@@ -363,20 +367,20 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         for node, value in facts.observed(gpus).items()
         if value.gpus
     }
-    found = split(models)
-    if found is None:
+    division = split(models)
+    if division is None:
         if not blind:
             yield unknown("GPU models", "no node shows a GPU (see GPU011)")
-    elif not found.odd:
-        yield passed(f"{found.common} on {len(models)} nodes")
+    elif not division.odd:
+        yield passed(f"{division.common} on {len(models)} nodes")
     else:
-        node, model = found.first_odd
+        node, model = division.first_odd
         yield failed(
             "GPU models",
-            f"GPUs differ between nodes: {found.description}",
-            at=Evidence("NVML", model, found.common, "nvidia-smi -L", node),
+            f"GPUs differ between nodes: {division.description}",
+            at=Evidence("NVML", model, division.common, "nvidia-smi -L", node),
             also=gpu_claims(job),
-            nodes=tuple(found.odd),
+            nodes=tuple(division.odd),
             remedy="Request nodes of one type, or choose a batch size that fits the smallest GPU.",
         )
 
@@ -413,23 +417,25 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     odd = False
     peer_access = table("gpu_driver")["peer_access"]
     for same in reads.values():
-        verdict = _odd_pairs("peer access", same, lambda value: peer_access.get(str(value), str(value)), "-p2p r", job)
+        verdict = _odd_pairs_finding(
+            "peer access", same, lambda value: peer_access.get(str(value), str(value)), "-p2p r", job
+        )
         odd = odd or verdict is not None
         if verdict is not None:
             yield verdict
     for same in distances.values():
-        verdict = _odd_pairs("topology", same, lambda value: f"level {value}", "-m", job)
+        verdict = _odd_pairs_finding("topology", same, lambda value: f"level {value}", "-m", job)
         odd = odd or verdict is not None
         if verdict is not None:
             yield replace(verdict, severity=Severity.INFO)
-    seen = {node for same in reads.values() for node in same}
-    if seen and not odd:
-        yield passed(f"peer access on {len(seen)} nodes")
-    elif not seen and not any(isinstance(item.fact, Unavailable) for item in facts.each(gpus)):
+    reporting_nodes = {node for same in reads.values() for node in same}
+    if reporting_nodes and not odd:
+        yield passed(f"peer access on {len(reporting_nodes)} nodes")
+    elif not reporting_nodes and not any(isinstance(row.fact, Unavailable) for row in facts.each(gpus)):
         yield unknown("peer access", "no node reports it: a single GPU, a faulty one (see GPU011), or an old driver")
 
 
-def _odd_pairs(
+def _odd_pairs_finding(
     quantity: str, values: dict[str, tuple[int, ...]], describe: Callable[[int], str], option: str, job: Job
 ) -> Verdict | None:
     divided = split(values)

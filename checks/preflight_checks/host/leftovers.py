@@ -16,7 +16,7 @@ from preflight.model.recording import Facts, Fleet, Observed, Unavailable
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     has_launches,
     known_facts,
     missing_facts,
@@ -35,7 +35,7 @@ from preflight_checks.probes.leftovers import (
     signs,
     slurm_plans,
 )
-from preflight_checks.requirements import endpoints, fold, gpu_claims, largest, nodes_share_machine
+from preflight_checks.requirements import endpoints, fold, gpu_claims, largest_value, nodes_share_machine
 
 MIB, GIB = 2**20, 2**30
 #: A build of an extension takes minutes; a lock older than this, with no compiler running, has no owner.
@@ -160,8 +160,8 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from missing_facts(facts, leftovers, "states of processes")
     observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
-    found = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
-    for state, processes in found.items():
+    by_state = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
+    for state, processes in by_state.items():
         nodes = tuple(dict.fromkeys(node for node, _ in processes))
         node, process = processes[0]
         remedy = (
@@ -176,7 +176,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=nodes,
             remedy=remedy,
         )
-    if observed and not found:
+    if observed and not by_state:
         yield passed(f"states of processes on {len(observed)} nodes")
 
 
@@ -241,7 +241,9 @@ def _compiles(job: Job) -> bool:
 @warning_check(
     "LFT004",
     "extension-lock-left-over",
-    plan=combined(_plan, on_every_node(locks, context=True), when=lambda job, fleet: job.launches and _compiles(job)),
+    plan=combine_plans(
+        _plan, on_every_node(locks, context=True), when=lambda job, fleet: job.launches and _compiles(job)
+    ),
 )
 def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No build of a torch extension has left its lock behind.
@@ -262,7 +264,7 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         yield not_applicable("extension locks", "nothing in the job's files compiles extensions")
         return
     yield from missing_facts(facts, locks, "extension locks")
-    locks_by_node = {seen.node: seen.fact for seen in facts.each(locks)}
+    locks_by_node = {row.node: row.fact for row in facts.each(locks)}
     building = [node for node, value in facts.observed(leftovers).items() if value.compiling]
     stale: dict[str, tuple[float, list[str]]] = {}
     for node, fact in locks_by_node.items():
@@ -358,7 +360,7 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     queried only if the firmware identifies the cloud.
     """
     observed = yield from known_facts(facts, signs, "signs of a shutdown")
-    limit = largest(job, "time_limit_s")
+    limit = largest_value(job, "time_limit_s")
     runs_s = float(limit[0]) if limit is not None else DAY_S
     has_finding = False
     planned: dict[str, dict[str, float]] = {}
@@ -401,7 +403,7 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             "that was updated and not reloaded fails to load.",
             severity=Severity.INFO,
         )
-    for verdict in (*_slurm(facts, fleet, runs_s), *_cloud(facts)):
+    for verdict in (*_slurm_findings(facts, fleet, runs_s), *_cloud_findings(facts)):
         has_finding = True
         yield verdict
     if observed and not has_finding:
@@ -417,7 +419,7 @@ def _duration_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
-def _slurm(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
+def _slurm_findings(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdict]:
     names = {node.name.partition(".")[0]: node.name for node in fleet.nodes}
     # A node without Slurm is normal.
     for asking, plans in facts.observed(slurm_plans).items():
@@ -456,7 +458,7 @@ def _members(reservation: Reservation) -> list[str]:
         return []
 
 
-def _cloud(facts: Facts) -> Iterator[Verdict]:
+def _cloud_findings(facts: Facts) -> Iterator[Verdict]:
     observed = facts.observed(cloud_events).items()
     announced = grouped((fold(value.events, 4), node) for node, value in observed if value.events)
     for events, nodes in announced.items():

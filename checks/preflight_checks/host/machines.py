@@ -13,13 +13,13 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
     Split,
-    combined,
+    combine_plans,
+    has_several_nodes,
     known_facts,
-    multi_node,
     no_requests,
     on_every_node,
     only_if,
-    several_nodes,
+    runs_on_several_machines,
     size,
     split,
     table,
@@ -44,7 +44,7 @@ C10D_BACKENDS = ("c10d", "etcd-v2")
 
 
 @check("CLK001", "clock-spread", plan=no_requests, severity=Severity.ERROR)
-@only_if(several_nodes, "clocks", "the job has one node")
+@only_if(has_several_nodes, "clocks", "the job has one node")
 def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clocks of all nodes agree to within a second.
 
@@ -108,9 +108,9 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     )
 
 
-@warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=several_nodes))
-@only_if(several_nodes, "time daemons", "the job has one node")
-@only_if(multi_node, "time daemons", "the nodes are one machine, with one clock")
+@warning_check("CLK002", "clock-not-kept", plan=on_every_node(clock, when=has_several_nodes))
+@only_if(has_several_nodes, "time daemons", "the job has one node")
+@only_if(runs_on_several_machines, "time daemons", "the nodes are one machine, with one clock")
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The clock of every node is synchronized, if those of the others are.
 
@@ -127,28 +127,28 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     hypervisor.
     """
     observed = yield from known_facts(facts, clock, "time daemons")
-    kept = {node: value for node, value in observed.items() if value.synchronised}
+    synchronised = {node: value for node, value in observed.items() if value.synchronised}
     free = {node: value for node, value in observed.items() if value.synchronised is False}
     blind = grouped((value.problem, node) for node, value in observed.items() if value.synchronised is None)
     for reason, nodes in blind.items():
         yield unknown(
             f"time daemons on {fold(nodes)}", f"the kernel does not report whether the clock is synchronized: {reason}"
         )
-    if kept and not free:
-        yield passed(f"the clocks of {len(kept)} nodes are synchronized")
+    if synchronised and not free:
+        yield passed(f"the clocks of {len(synchronised)} nodes are synchronized")
     if not free:
         return
     node, value = next(iter(free.items()))
     runs = f"{', '.join(value.daemons)} runs there" if value.daemons else "no time daemon was found there"
     daemon = f" and reports: {value.daemon_says}" if value.daemon_says else ""
-    others = f", as {fold(kept, 4)} {'are' if len(kept) > 1 else 'is'}" if kept else ""
+    others = f", as {fold(synchronised, 4)} {'are' if len(synchronised) > 1 else 'is'}" if synchronised else ""
     yield failed(
         "time daemons",
         f"the clock of {fold(free)} is not synchronized{others} ({node}: {runs}{daemon})",
         at=Evidence("state of the clock", "not synchronised", "synchronised", "timedatectl; chronyc tracking", node),
         nodes=tuple(free),
         remedy=f"Start a time daemon on {fold(free)} and make sure that it reaches its servers: `chronyc sources`.",
-        severity=None if len(kept) > len(free) else Severity.INFO,
+        severity=None if len(synchronised) > len(free) else Severity.INFO,
     )
 
 
@@ -197,7 +197,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         found = _split(observed, read)
         if found is not None and found.odd:
             has_finding = True
-            yield _differs(what, found, how, severity)
+            yield _difference_finding(what, found, how, severity)
     if len(observed) > 1 and not has_finding:
         yield passed(f"systems of {len(observed)} nodes")
 
@@ -209,10 +209,10 @@ def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
     return frozenset(name for value in observed.values() for name in value.features)
 
 
-def _lacking_features(known: frozenset[str], value: Machine) -> str:
+def _lacking_features(required_flags: frozenset[str], value: Machine) -> str:
     """Return the known features that a node lacks; empty if its features are unknown."""
-    missing = sorted(known.difference(value.features))
-    if not known or not value.features:
+    missing = sorted(required_flags.difference(value.features))
+    if not required_flags or not value.features:
         return ""
     return f"all except {', '.join(missing[:_MAX_NAMED])}{', ...' * (len(missing) > _MAX_NAMED)}" if missing else "all"
 
@@ -221,7 +221,7 @@ def _split(observed: Mapping[str, Machine], read: Callable[[Machine], str]) -> S
     return split({node: text for node, value in observed.items() if (text := read(value))})
 
 
-def _differs(quantity: str, split: Split[str], how: str, severity: Severity | None) -> Verdict:
+def _difference_finding(quantity: str, split: Split[str], how: str, severity: Severity | None) -> Verdict:
     node, value = split.first_odd
     return failed(
         quantity,
@@ -298,12 +298,12 @@ def _offline(value: Machine) -> str:
 @check(
     "SYS006",
     "kernel-settings-differ",
-    plan=on_every_node(kernel_settings, when=multi_node),
+    plan=on_every_node(kernel_settings, when=runs_on_several_machines),
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
     profile="pedantic",
 )
-@only_if(multi_node, "kernel settings", "the job has one machine")
+@only_if(runs_on_several_machines, "kernel settings", "the job has one machine")
 def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel settings that affect jobs are the same on all nodes.
 
@@ -326,23 +326,23 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     for name, noticed in (*effects["settings"].items(), *effects["modules"].items()):
         of_module = name in effects["modules"]
         settings = {node: fact.modules if of_module else fact.values for node, fact in observed.items()}
-        found = split({node: values[name] for node, values in settings.items() if name in values})
-        if found is None or not found.odd or not found.has_majority:
+        division = split({node: values[name] for node, values in settings.items() if name in values})
+        if division is None or not division.odd or not division.has_majority:
             continue
         has_finding = True
-        node, value = found.first_odd
+        node, value = division.first_odd
         file = f"/sys/module/{name.replace('.', '/parameters/')}"
         until_then = (
-            f"set `{name}={found.common}` in /etc/modprobe.d or on the kernel's command line"
+            f"set `{name}={division.common}` in /etc/modprobe.d or on the kernel's command line"
             if of_module
-            else f"`sysctl -w {name}='{found.common}'` until then"
+            else f"`sysctl -w {name}='{division.common}'` until then"
         )
         yield failed(
             name,
-            f"not all nodes have the same {name}: {found.description}; where it differs, {noticed}",
-            at=Evidence(name, value, found.common, f"cat {file}" if of_module else f"sysctl {name}", node),
-            nodes=tuple(found.odd),
-            remedy=f"Find out why {fold(found.odd)} is configured differently; {until_then}.",
+            f"not all nodes have the same {name}: {division.description}; where it differs, {noticed}",
+            at=Evidence(name, value, division.common, f"cat {file}" if of_module else f"sysctl {name}", node),
+            nodes=tuple(division.odd),
+            remedy=f"Find out why {fold(division.odd)} is configured differently; {until_then}.",
         )
     if len(observed) > 1 and not has_finding:
         yield passed(f"kernel settings of {len(observed)} nodes")
@@ -356,7 +356,7 @@ LOAD_PER_CORE = 1.5
 SWAP_SHARE = 0.1
 
 
-_plan = combined(plan_machines, on_every_node(activity))
+_plan = combine_plans(plan_machines, on_every_node(activity))
 
 
 @warning_check("SYS002", "node-busy", plan=_plan)

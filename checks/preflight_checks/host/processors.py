@@ -17,16 +17,16 @@ from preflight_checks.host.machines import plan_machines
 from preflight_checks.plans import (
     GIB,
     MIB,
-    combined,
+    combine_plans,
     comparable_limit,
     has_launches,
+    has_several_nodes,
     known_facts,
     missing_facts,
     on_every_node,
     only_if,
     processes_of_node,
     ranks_of_node,
-    several_nodes,
     size,
     warning_check,
     workers_of_rank,
@@ -103,16 +103,16 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
     """Return how many processes may still start, the limit, its name, and a command that shows it; None without a
     limit.
     """
-    found: list[tuple[int, int, str, str]] = []
+    allowances: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
-        found.append((value.processes_soft - used, value.processes_soft, "the limit of processes", "ulimit -u"))
+        allowances.append((value.processes_soft - used, value.processes_soft, "the limit of processes", "ulimit -u"))
     group = value.cgroup
     if group.processes_limit is not None:
         remaining = group.processes_limit - (group.processes_used or 0)
         what = f"pids.max of {group.processes_limit_at}"
-        found.append((remaining, group.processes_limit, what, f"cat {group.processes_limit_at}/pids.max"))
-    return min(found) if found else None
+        allowances.append((remaining, group.processes_limit, what, f"cat {group.processes_limit_at}/pids.max"))
+    return min(allowances) if allowances else None
 
 
 @warning_check("LIM005", "process-size-limited", plan=_limits_plan)
@@ -444,7 +444,7 @@ def _shm_evidence(node: str, value: Limits) -> Evidence:
 @check(
     "LIM002",
     "memlock-limited",
-    plan=on_every_node(limits, when=several_nodes, needed_by=demand_claims, context=True),
+    plan=on_every_node(limits, when=has_several_nodes, needed_by=demand_claims, context=True),
     severity=Severity.ERROR,
 )
 def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -552,7 +552,7 @@ MIN_FREE_BYTES = GIB
 #: Bytes of a parameter with the optimizer in host memory: 32-bit master weight, momentum, variance and gradient
 #: (Ren et al., ZeRO-Offload, arXiv 2101.06840); and of the weights if they are offloaded, too.
 OFFLOADED_STATES, OFFLOADED_WEIGHT = 16, 2
-_memory_plan = combined(plan_machines, on_every_node(limits, when=has_launches, context=True))
+_memory_plan = combine_plans(plan_machines, on_every_node(limits, when=has_launches, context=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,7 +602,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     Known limits: this is a lower bound; page cache counts as free. Only models with their size in the name are known.
     """
     observed = yield from known_facts(facts, machine, "memory")
-    held = facts.observed(limits)
+    observed_limits = facts.observed(limits)
     needs = list(_needs(job, len(fleet.nodes)))
     blind = [node for node, value in observed.items() if value.memory.total_bytes is None]
     if blind:
@@ -611,7 +611,7 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     claims: dict[str, tuple[Claim, ...]] = {}
     for node, value in observed.items():
         total, free = value.memory.total_bytes, value.memory.available_bytes
-        group = held[node].cgroup if node in held else None
+        group = observed_limits[node].cgroup if node in observed_limits else None
         whose = "the machine"
         if group is not None and group.memory_limit_bytes is not None and group.memory_limit_bytes < (total or 0):
             total, whose = group.memory_limit_bytes, group.memory_limit_at

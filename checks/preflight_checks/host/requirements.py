@@ -9,7 +9,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import NONE, NUMBERS, VERSIONS, Facts, Fleet, NodeRecord, Requirement, parse_requirement
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.host.processors import MIN_MEMORY_SHARE
-from preflight_checks.plans import GIB, combined, on_every_node, table, version_of
+from preflight_checks.plans import GIB, combine_plans, on_every_node, table, version_of
 from preflight_checks.probes.gpus import DEADLINE_S, Gpus, gpus
 from preflight_checks.probes.machine import Machine, machine
 from preflight_checks.probes.rdma import RdmaDevices, rdma
@@ -90,7 +90,7 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
 @check(
     "NOD005",
     "node-differs-from-requirement",
-    plan=combined(on_every_node(machine, rdma), on_every_node(gpus, deadline_s=DEADLINE_S), when=_is_examination),
+    plan=combine_plans(on_every_node(machine, rdma), on_every_node(gpus, deadline_s=DEADLINE_S), when=_is_examination),
     severity=Severity.ERROR,
 )
 def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -119,13 +119,13 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if isinstance(claim.value, Known)
     ]
     for claim in job.about("golden_node"):
-        yield from _golden(claim, known, wanted)
+        yield from _add_golden_requirements(claim, known, wanted)
     for requirement, claim in wanted:
         for node, values in known.items():
             yield _requirement_verdict(requirement, claim, node, values.get(requirement.name, ""))
 
 
-def _golden(
+def _add_golden_requirements(
     claim: Claim, known: Mapping[str, Mapping[str, str]], wanted: list[tuple[Requirement, Claim]]
 ) -> Iterator[Verdict]:
     """Add the golden node's properties to the wanted ones."""

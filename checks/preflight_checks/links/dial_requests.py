@@ -17,7 +17,14 @@ from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, passed, unknown
 from preflight_checks.network.interface_filter import chosen, dialled_address, nccl_default
 from preflight_checks.network.names import lookups
-from preflight_checks.plans import known_facts, multi_node, no_requests, only_if, requests_for, several_nodes
+from preflight_checks.plans import (
+    has_several_nodes,
+    known_facts,
+    no_requests,
+    only_if,
+    requests_for,
+    runs_on_several_machines,
+)
 from preflight_checks.probes.environment import server_place
 from preflight_checks.probes.interfaces import Interface, interfaces
 from preflight_checks.probes.link_listener import listen
@@ -29,9 +36,9 @@ from preflight_checks.requirements import (
     endpoints_on,
     fold,
     is_literal,
-    literal,
     nodes_share_machine,
     owner,
+    parse_address,
 )
 from preflight_checks.servers import endpoints_of
 
@@ -96,7 +103,7 @@ def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | N
         node = fleet.master
     if node is not None:
         return node.name
-    holders = set(_holders(facts).get(literal(endpoint.host), ()))
+    holders = set(_holders(facts).get(parse_address(endpoint.host), ()))
     if not holders:
         holders = {
             name
@@ -116,7 +123,7 @@ def _holders(facts: Facts) -> dict[IPv4Address | IPv6Address | None, list[str]]:
         for item in fact.interfaces
         if not item.loopback
         for address in item.addresses
-        if (parsed := literal(address.address)) is not None
+        if (parsed := parse_address(address.address)) is not None
     )
 
 
@@ -187,21 +194,21 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 def plan_second_try(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request transient failures once more: a busy node is not a closed port."""
-    for seen in facts.each(dial):
-        if not isinstance(seen.fact, Observed) or seen.params.get("look"):
+    for row in facts.each(dial):
+        if not isinstance(row.fact, Observed) or row.params.get("look"):
             continue
         failed = {
-            (target.peer, target.label) for target in seen.fact.value.targets if target.status in _TRANSIENT_STATUSES
+            (target.peer, target.label) for target in row.fact.value.targets if target.status in _TRANSIENT_STATUSES
         }
-        wanted = seen.params.get("targets", ())
+        wanted = row.params.get("targets", ())
         again = [
-            {**{k: v for k, v in target.items() if k != "after_s"}, "knock": knock_id(seen.node, str(target["peer"]))}
+            {**{k: v for k, v in target.items() if k != "after_s"}, "knock": knock_id(row.node, str(target["peer"]))}
             for target in wanted
             if (target["peer"], target["label"]) in failed
         ]
         if again:
             peers = tuple(dict.fromkeys(str(target["peer"]) for target in again))
-            yield _dialling(seen.node, peers, {"targets": again, **_SECOND}, seen.asked.because)
+            yield _dialling(row.node, peers, {"targets": again, **_SECOND}, row.asked.because)
 
 
 def knock_id(source: str, peer: str) -> str:
@@ -240,9 +247,9 @@ def addresses_of(job: Job, fleet: Fleet, facts: Facts) -> dict[str, str]:
     observed = {node: fact.interfaces for node, fact in facts.observed(interfaces).items()}
     by_name = "nccl" not in backends(job)[0]
     own = {
-        seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
-        for seen in lookups(facts, own=True)
-        if by_name and isinstance(seen.fact, Observed)
+        row.node: [text for text in row.fact.value.addresses if not is_loopback(text)]
+        for row in lookups(facts, own=True)
+        if by_name and isinstance(row.fact, Observed)
     }
     return {node.name: _address(job, node, observed.get(node.name, ()), own.get(node.name)) for node in fleet.reached}
 
@@ -252,12 +259,12 @@ def address_of(job: Job, node: Node, facts: Facts) -> str:
     return addresses_of(job, Fleet((NodeRecord(node),)), facts)[node.name]
 
 
-def _address(job: Job, node: Node, observed: Sequence[Interface], own: Sequence[str] | None) -> str:
+def _address(job: Job, node: Node, observed: Sequence[Interface], own_addresses: Sequence[str] | None) -> str:
     choice = chosen(job, node.name, observed)
     if choice is not None and not choice.interface.loopback:
         return choice.address.address
-    if own:
-        return own[0]
+    if own_addresses:
+        return own_addresses[0]
     for item in nccl_default(observed).interfaces:
         address = dialled_address(item)
         if address is not None and item.up and not item.loopback:
@@ -269,35 +276,33 @@ def _address(job: Job, node: Node, observed: Sequence[Interface], own: Sequence[
 @memoize
 def cells(facts: Facts) -> tuple[Cell[Target], ...]:
     """Return the latest result for every dialled port of every pair."""
-    results = grouped(
-        (seen.node, (seen, seen.fact.value)) for seen in facts.each(dial) if isinstance(seen.fact, Observed)
-    )
-    found: list[Cell[Target]] = []
+    results = grouped((row.node, (row, row.fact.value)) for row in facts.each(dial) if isinstance(row.fact, Observed))
+    dial_cells: list[Cell[Target]] = []
     for node, several in results.items():
         if len(several) > 1:
             several.sort(key=lambda look: bool(look[0].params.get("look")))
         of_node: dict[tuple[str, str], Cell[Target]] = {}
-        for seen, dialled_by in several:
+        for row, dialled_by in several:
             for target in dialled_by.targets:
                 if target.label == SPREAD and not target.ports and target.status == "ok":
                     # The peer's range is too small to be divided.
                     continue
                 key = (target.peer, target.label)
                 if target.status != "untried" or key not in of_node:
-                    of_node[key] = Cell(node, target.peer, target.label, target, seen.finished_s)
-        found.extend(of_node.values())
-    return tuple(found)
+                    of_node[key] = Cell(node, target.peer, target.label, target, row.finished_s)
+        dial_cells.extend(of_node.values())
+    return tuple(dial_cells)
 
 
 @memoize
 def failed_at_first(facts: Facts) -> list[Cell[Target]]:
     """Return the results that failed on the first try and worked on the second."""
     failed = [
-        Cell(seen.node, target.peer, target.label, target, seen.finished_s)
-        for seen in facts.each(dial)
-        if isinstance(seen.fact, Observed)
-        for target in seen.fact.value.targets
-        if target.status in _TRANSIENT_STATUSES and not seen.params.get("look")
+        Cell(row.node, target.peer, target.label, target, row.finished_s)
+        for row in facts.each(dial)
+        if isinstance(row.fact, Observed)
+        for target in row.fact.value.targets
+        if target.status in _TRANSIENT_STATUSES and not row.params.get("look")
     ]
     if not failed:
         return []
@@ -315,7 +320,7 @@ def coverage(fleet: Fleet, facts: Facts) -> str:
     """Return the note of a passing check: the pairs and ports that were tried, including those of nodes that were lost
     afterwards.
     """
-    dialled_from = {seen.node for seen in facts.each(dial) if isinstance(seen.fact, Observed)}
+    dialled_from = {row.node for row in facts.each(dial) if isinstance(row.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)
     rendezvous_note = ", and from every node the rendezvous ports" if plan.is_sample else ""
@@ -394,7 +399,7 @@ def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
             if cards.get(hardware) != owners[address]:
                 answering.setdefault(hardware, set()).add(address)
     unreached = {(cell.source, cell.result.address) for cell in cells(facts) if cell.result.status not in _NOT_FAILED}
-    found: list[ArpConflict] = []
+    conflicts: list[ArpConflict] = []
     for address, known in sorted(answers.items()):
         node = owners[address]
         strangers = [h for h in sorted(known) if cards.get(h) != node and len(answering[h]) == 1 and h not in twins]
@@ -402,8 +407,8 @@ def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
         observers = tuple(sorted({name for hardware in strangers for name in known[hardware]}))
         if strangers and (both or any((observer, address) in unreached for observer in observers)):
             named = next((cards[hardware] for hardware in strangers if hardware in cards), "")
-            found.append(ArpConflict(node, address, named, tuple(strangers), observers, both))
-    return tuple(found)
+            conflicts.append(ArpConflict(node, address, named, tuple(strangers), observers, both))
+    return tuple(conflicts)
 
 
 def shared_hardware(facts: Facts) -> dict[str, dict[str, Card]]:
@@ -417,10 +422,10 @@ def shared_hardware(facts: Facts) -> dict[str, dict[str, Card]]:
     return {hardware: holders for hardware, holders in found.items() if len(holders) > 1}
 
 
-def _answers(seen: Neighbours) -> Iterator[tuple[str, str]]:
-    for entry in seen.table:
+def _answers(neighbours: Neighbours) -> Iterator[tuple[str, str]]:
+    for entry in neighbours.table:
         yield entry.address, entry.hardware
-    for address, answers in seen.answers.items():
+    for address, answers in neighbours.answers.items():
         for hardware in answers:
             yield address, hardware
 
@@ -441,8 +446,8 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(several_nodes, "hardware addresses", "the job has one node")
-@only_if(multi_node, "hardware addresses", "all nodes are this machine")
+@only_if(has_several_nodes, "hardware addresses", "the job has one node")
+@only_if(runs_on_several_machines, "hardware addresses", "all nodes are this machine")
 def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No other machine answers for the address of a node.
 
@@ -503,7 +508,7 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "hardware addresses", "all nodes are one machine")
+@only_if(runs_on_several_machines, "hardware addresses", "all nodes are one machine")
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes have one hardware address on the network of the job.
 

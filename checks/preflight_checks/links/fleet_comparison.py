@@ -164,10 +164,10 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
 def _unconnected_pairs(facts: Facts) -> set[Pair]:
     """Return the pairs that cannot be measured: without a connection, or without large payloads."""
     return {
-        (seen.node, target.peer)
-        for seen in facts.each(dial)
-        if isinstance(seen.fact, Observed) and not seen.params.get("look")
-        for target in seen.fact.value.targets
+        (row.node, target.peer)
+        for row in facts.each(dial)
+        if isinstance(row.fact, Observed) and not row.params.get("look")
+        for target in row.fact.value.targets
         if target.label == FREE and target.status != "ok"
     }
 
@@ -175,36 +175,36 @@ def _unconnected_pairs(facts: Facts) -> set[Pair]:
 @memoize
 def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
     """Return every measured direction, the first measurement first."""
-    found: dict[Pair, list[Measurement]] = {}
+    measurements: dict[Pair, list[Measurement]] = {}
     at = {
         (node, address.address): item
         for node, observed in facts.observed(interfaces).items()
         for item in observed.interfaces
         for address in item.addresses
     }
-    for seen in facts.each(measure):
-        if not isinstance(seen.fact, Observed):
+    for row in facts.each(measure):
+        if not isinstance(row.fact, Observed):
             continue
-        quality, number = seen.fact.value, int(seen.params.get("try", 1))
-        (peer,) = seen.peers
-        node, at_s = seen.node, seen.finished_s
+        quality, number = row.fact.value, int(row.params.get("try", 1))
+        (peer,) = row.peers
+        node, at_s = row.node, row.finished_s
         near, far = at.get((node, quality.source)), at.get((peer, quality.address))
         for pair, direction, ends in (
             ((node, peer), quality.out, (near, far)),
             ((peer, node), quality.back, (far, near)),
         ):
             rates = [rate for rate in (direction.single_mbps, direction.several_mbps) if rate is not None]
-            found.setdefault(pair, []).append(
+            measurements.setdefault(pair, []).append(
                 Measurement(pair, number, direction, quality, at_s, max(rates) if rates else None, ends)
             )
-    for several in found.values():
+    for several in measurements.values():
         several.sort(key=lambda item: item.number)
-    return found
+    return measurements
 
 
-def fleet_values(seen: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> FleetValues:
+def fleet_values(measurements: Mapping[Pair, Sequence[Measurement]], cards: Cards) -> FleetValues:
     """Return the values that most links of the fleet reach in their first measurement."""
-    first = [several[0] for several in seen.values() if several[0].number == 1]
+    first = [several[0] for several in measurements.values() if several[0].number == 1]
     nodes = len({name for item in first for name in item.pair})
     share = 0.5 if nodes >= MIN_NODES_FOR_MEDIAN else 0.25
     rates = sorted(min(rate, cards.ceiling_mbps(item)) for item in first if (rate := item.rate_mbps) is not None)
@@ -219,12 +219,12 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[round((len(ordered) - 1) * share)] if ordered else 0.0
 
 
-def suspects(seen: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
+def suspects(measurements: Mapping[Pair, Sequence[Measurement]], facts: Facts) -> dict[Pair, tuple[str, ...]]:
     """Return the faults that the first measurement shows, by direction."""
     common, cards = values_and_cards(facts)
     return {
         pair: kinds
-        for pair, several in seen.items()
+        for pair, several in measurements.items()
         if several[0].number == 1 and (kinds := faults_in(several[0], common, cards))
     }
 
@@ -261,9 +261,9 @@ def _is_slow_rate(rate: float, item: Measurement, common: FleetValues, cards: Ca
 class Cards:
     """The network cards at the ends of measured links."""
 
-    def __init__(self, seen: Mapping[Pair, Sequence[Measurement]]) -> None:
+    def __init__(self, measurements: Mapping[Pair, Sequence[Measurement]]) -> None:
         self._carried: dict[tuple[str, str], float] = {}
-        for item in (item for several in seen.values() for item in several):
+        for item in (item for several in measurements.values() for item in several):
             for name, end in zip(item.pair, item.ends, strict=True):
                 if end is not None and item.rate_mbps is not None:
                     key = (name, end.name)
@@ -328,20 +328,20 @@ def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
     """
     seen = measurements_of(facts)
     common, cards = values_and_cards(facts)
-    found: list[JudgedDirection] = []
+    directions: list[JudgedDirection] = []
     for pair, several in sorted(seen.items()):
         held = [set(faults_in(item, common, cards)) for item in several]
         if len(several) < 2:
             once = tuple(kind for kind in KINDS if kind in held[0])
-            found.append(JudgedDirection(pair, tuple(several), (), (), once))
+            directions.append(JudgedDirection(pair, tuple(several), (), (), once))
             continue
         always = set.intersection(*held)
         if "lossy" in always and not _loses_packets(several):
             always.discard("lossy")
         spoilt = {kind for kind in always if all(_is_explained_by_load(item, kind, common, cards) for item in several)}
         sure = tuple(kind for kind in KINDS if kind in always - spoilt)
-        found.append(JudgedDirection(pair, tuple(several), sure, tuple(kind for kind in KINDS if kind in spoilt)))
-    return tuple(found)
+        directions.append(JudgedDirection(pair, tuple(several), sure, tuple(kind for kind in KINDS if kind in spoilt)))
+    return tuple(directions)
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
@@ -416,7 +416,7 @@ MAGNITUDE_GAP = 10.0
 PROBES = (measure, listen, interfaces)
 
 
-def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
+def any_link_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, bool]:
     """Return whether any link was measured; if none was, yield the reasons."""
     if len(fleet.nodes) < 2:
         yield not_applicable(subject, "the job has one node")
@@ -424,9 +424,9 @@ def some_measured(fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict
     if nodes_share_machine(fleet):
         yield not_applicable(subject, "all nodes are this machine")
         return False
-    if any(isinstance(seen.fact, Observed) for seen in facts.each(measure)):
+    if any(isinstance(row.fact, Observed) for row in facts.each(measure)):
         return True
-    reasons = dict.fromkeys(seen.fact.reason for seen in facts.each(measure) if not isinstance(seen.fact, Observed))
+    reasons = dict.fromkeys(row.fact.reason for row in facts.each(measure) if not isinstance(row.fact, Observed))
     yield unknown(subject, fold(reasons, 2) or "no two nodes could be measured, because no connection was established")
     return False
 
@@ -452,28 +452,28 @@ def find(
 
     Inconclusive links count neither for nor against a node.
     """
-    every, (common, cards) = judged_directions(facts), values_and_cards(facts)
-    decided = [item for item in every if not {*kinds} & {*item.inconclusive, *item.unconfirmed}]
+    directions, (common, cards) = judged_directions(facts), values_and_cards(facts)
+    decided = [item for item in directions if not {*kinds} & {*item.inconclusive, *item.unconfirmed}]
     bad = [item for item in decided if is_bad(item)]
     if not bad:
-        return LinkFaults(every, (), common, cards)
+        return LinkFaults(directions, (), common, cards)
     cells = [Cell(*item.pair, "way", item, item.measurements[-1].at_s) for item in decided]
     found: list[Shape[JudgedDirection]] = []
     for group in _groups(bad, size):
         pairs = {item.pair for item in group}
         found += shapes(cells, lambda cell, pairs=pairs: cell.pair in pairs)  # type: ignore[misc]
-    return LinkFaults(every, found, common, cards)
+    return LinkFaults(directions, found, common, cards)
 
 
 def _groups(
-    bad: Sequence[JudgedDirection], size: Callable[[JudgedDirection], float] | None
+    slow_directions: Sequence[JudgedDirection], size: Callable[[JudgedDirection], float] | None
 ) -> Iterator[list[JudgedDirection]]:
     """Yield groups of items whose sizes are separated by a factor of `MAGNITUDE_GAP` or more."""
     if size is None:
-        yield list(bad)
+        yield list(slow_directions)
         return
     group: list[JudgedDirection] = []
-    for item in sorted(bad, key=size):
+    for item in sorted(slow_directions, key=size):
         if group and size(item) > MAGNITUDE_GAP * size(group[-1]):
             yield group
             group = []
@@ -481,9 +481,9 @@ def _groups(
     yield group
 
 
-def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
+def inconclusive_verdicts(faults: LinkFaults, kind: str, subject: str) -> Iterator[Verdict]:
     """Yield `unknown` for outliers on busy nodes, and for outliers that could not be measured again in time."""
-    busy = [item for item in found.every if kind in item.inconclusive]
+    busy = [item for item in faults.every if kind in item.inconclusive]
     if busy:
         look = max((item.measurements[-1] for item in busy), key=lambda look: look.busy(kind))
         yield unknown(
@@ -491,7 +491,7 @@ def inconclusive(found: LinkFaults, kind: str, subject: str) -> Iterator[Verdict
             f"inconclusive: host busy (one of the two waited {look.busy(kind):.0%} of the time for a processor; "
             f"{load_of(look)})",
         )
-    late = [item for item in found.every if kind in item.unconfirmed]
+    late = [item for item in faults.every if kind in item.unconfirmed]
     if late:
         yield unknown(f"{subject}: {_directions(late)}", "an outlier once, and there was no time to measure it again")
 
@@ -510,17 +510,17 @@ def load_of(look: Measurement) -> str:
     return f"load average {' and '.join(shown)}" if shown else "load average not known"
 
 
-def covered(found: LinkFaults, fleet: Fleet) -> str:
+def coverage_text(faults: LinkFaults, fleet: Fleet) -> str:
     """Return the number of measured pairs out of all pairs."""
-    pairs = len({frozenset(item.pair) for item in found.every})
+    pairs = len({frozenset(item.pair) for item in faults.every})
     # A node that was lost afterwards was measured all the same.
-    nodes = {node.name for node in fleet.reached} | {name for item in found.every for name in item.pair}
+    nodes = {node.name for node in fleet.reached} | {name for item in faults.every for name in item.pair}
     pair_count = len(nodes) * (len(nodes) - 1) // 2
     return f"all {pairs} pairs" if pairs == pair_count else f"{pairs} of {pair_count} pairs"
 
 
-def evidence_of(what: str, cell: Cell[JudgedDirection], seen: str, expected: str, command: str) -> Evidence:
-    return Evidence(f"{what} from {cell.source} to {cell.peer}", seen, expected, command, cell.source, cell.at_s)
+def evidence_of(what: str, cell: Cell[JudgedDirection], observed: str, expected: str, command: str) -> Evidence:
+    return Evidence(f"{what} from {cell.source} to {cell.peer}", observed, expected, command, cell.source, cell.at_s)
 
 
 def times(shape: Shape[JudgedDirection]) -> str:

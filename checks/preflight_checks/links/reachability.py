@@ -27,18 +27,18 @@ from preflight_checks.links.dial_requests import (
 from preflight_checks.links.fleet_comparison import direction, pair_list, subject
 from preflight_checks.links.slow_links import nodes_without_steady_carrier
 from preflight_checks.network.interface_filter import subnet
-from preflight_checks.network.names import misresolved
-from preflight_checks.plans import multi_node, only_if, several_nodes, table
+from preflight_checks.network.names import misresolved_hosts
+from preflight_checks.plans import has_several_nodes, only_if, runs_on_several_machines, table
 from preflight_checks.probes.interfaces import Interface, Interfaces, interfaces
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.links import Dialled, Target, dial
-from preflight_checks.requirements import fold, is_literal, unreached
+from preflight_checks.requirements import fold, is_literal, unreached_nodes
 
 
 @check(
     "LNK002", "large-payload-stalls", plan=plan_links, when="link", follow_up=plan_second_try, severity=Severity.ERROR
 )
-@only_if(several_nodes, "links", "the job has one node")
+@only_if(has_several_nodes, "links", "the job has one node")
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Payloads larger than one frame arrive between all nodes.
 
@@ -62,7 +62,7 @@ def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     slow = shapes(tried, lambda cell: cell.result.status == "slow")
     for shape in stalled:
         yield _stall_finding(
-            shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}), _mtus(shape, facts)
+            shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}), _mtu_note(shape, facts)
         )
     for shape in slow:
         yield _slow_payload_finding(shape, claims_of(job, fleet, facts, {cell.label for cell in shape.cells}))
@@ -117,19 +117,19 @@ def _payload_evidence(cell: Cell[Target]) -> Evidence:
     )
 
 
-def _mtus(shape: Shape[Target], facts: Facts) -> str:
+def _mtu_note(shape: Shape[Target], facts: Facts) -> str:
     """Return the MTUs of the interfaces on the network of the connection, as far as they are known."""
     observed = facts.observed(interfaces)
-    found: dict[str, int] = {}
+    mtu_by_node: dict[str, int] = {}
     for cell in shape.cells:
         networks = _networks(observed, cell.peer, cell.result.address)
         for node in cell.pair:
             for item in observed[node].interfaces if node in observed else ():
                 if item.mtu and any(subnet(address) in networks for address in item.addresses):
-                    found[f"{node} {item.name}"] = item.mtu
-    if not found:
+                    mtu_by_node[f"{node} {item.name}"] = item.mtu
+    if not mtu_by_node:
         return ""
-    return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(found.items())), 4)
+    return "; " + fold((f"{name} has MTU {mtu}" for name, mtu in sorted(mtu_by_node.items())), 4)
 
 
 def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> set[str]:
@@ -147,8 +147,8 @@ def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> se
     when="link",
     severity=Severity.INFO,
 )
-@only_if(several_nodes, "ways back", "the job has one node")
-@only_if(multi_node, "ways back", "all nodes are this machine")
+@only_if(has_several_nodes, "ways back", "the job has one node")
+@only_if(runs_on_several_machines, "ways back", "all nodes are this machine")
 def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Connections of a node come from the network at which it is dialled, and from its own address.
 
@@ -250,7 +250,7 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
 
 
 @check("LNK001", "port-unreachable", plan=plan_links, when="link", follow_up=plan_second_try, severity=Severity.ERROR)
-@only_if(several_nodes, "links", "the job has one node")
+@only_if(has_several_nodes, "links", "the job has one node")
 def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node opens the job's ports, and freely chosen ones, on every other node.
 
@@ -269,7 +269,7 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: above 64 nodes a sample of pairs is tried, and from every node the rendezvous ports. Connections are
     made by this user outside the container; UDP and RDMA are not tried.
     """
-    grouped_results = reach(facts)
+    grouped_results = dial_evidence(facts)
     yield from _untried_verdicts(facts, grouped_results)
     if grouped_results.other_machine:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.other_machine), 4)
@@ -279,10 +279,10 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
         reason = "blocked by NIC013: an interface lost its carrier meanwhile"
         yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.no_carrier), required=True)
-    found = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
-    for group in grouped(found):
+    failure_shapes = shapes(grouped_results.tried, lambda cell: cell.result.status in STATUS_TEXTS)
+    for group in group_shapes(failure_shapes):
         claims = claims_of(job, fleet, facts, {cell.label for shape in group for cell in shape.cells})
-        yield _unreachable(group, claims, _open_direction(group, received_ids(facts)))
+        yield _unreachable_finding(group, claims, _open_direction(group, received_ids(facts)))
     for endpoint, reason in undialled(job, fleet, facts):
         yield unknown(
             f"links to {endpoint.what} {endpoint.port}", reason, at=next(iter(endpoint.claims), None), required=True
@@ -294,10 +294,10 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"links at first: {pairs}",
             "they failed once and worked on the second try: the node was busy, or packets were lost",
         )
-    silent = unreached(fleet)
+    silent = unreached_nodes(fleet)
     if silent:
         yield unknown(f"links of {fold(silent)}", "blocked by NOD001", nodes=silent)
-    if grouped_results.tried and not found:
+    if grouped_results.tried and not failure_shapes:
         yield passed(coverage(fleet, facts))
 
 
@@ -307,7 +307,7 @@ _EPHEMERAL = (FREE, SPREAD)
 _MAX_PAIRS = 4
 
 
-def grouped(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
+def group_shapes(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
     """Return the shapes in groups of one kind, whose ports and failures are the same: one fault on several nodes."""
     groups: dict[tuple[object, ...], list[Shape[Target]]] = {}
     pairs = sum(shape.kind == "pair" for shape in shapes)
@@ -365,23 +365,23 @@ def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> 
     return f"; datagrams from {open_from} arrive at {open_to}, those from {lost_from} to {lost_to} do not"
 
 
-def _unreachable(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open_direction: str) -> Verdict:
-    every = [cell for shape in group for cell in shape.cells]
-    statuses = list(dict.fromkeys(cell.result.status for cell in every))
-    evidence = [_evidence(cell) for cell in every[:8]]
-    ports = _ports(every)
+def _unreachable_finding(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open_direction: str) -> Verdict:
+    failed_cells = [cell for shape in group for cell in shape.cells]
+    statuses = list(dict.fromkeys(cell.result.status for cell in failed_cells))
+    evidence = [_evidence(cell) for cell in failed_cells[:8]]
+    ports = _ports(failed_cells)
     how = " or ".join(STATUS_TEXTS[status] for status in statuses)
     about = subject(group[0]) if len(group) == 1 else f"{group[0].kind} {fold(shape.node for shape in group)}"
     return failed(
         f"links: {about}",
-        f"{_sentence(group)} on {ports}: connections {how}{_detail(every)}{open_direction}",
+        f"{_sentence(group)} on {ports}: connections {how}{_detail(failed_cells)}{open_direction}",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=dict.fromkeys(name for shape in group for name in shape.nodes),
         remedy=_remedy(group, statuses, ports),
         run=_firewall_commands(group, statuses),
         # Ranks meet at the job's own ports; ports that the kernel picks are used after that.
-        waits_at=("collective" if all(cell.label == FREE for cell in every) else "rendezvous")
+        waits_at=("collective" if all(cell.label == FREE for cell in failed_cells) else "rendezvous")
         if "filtered" in statuses
         else "",
     )
@@ -538,12 +538,12 @@ class DialEvidence:
 
 
 @memoize
-def reach(facts: Facts) -> DialEvidence:
+def dial_evidence(facts: Facts) -> DialEvidence:
     """Return the results of all dialled ports, sorted."""
-    every = cells(facts)
+    dial_cells = cells(facts)
     # A large fleet dials a hundred thousand ports, and nearly all of them answer.
-    failing = [c for c in every if c.result.status != "ok"]
-    wrong = misresolved(facts)
+    failing = [c for c in dial_cells if c.result.status != "ok"]
+    wrong = misresolved_hosts(facts)
     nameless = [c for c in failing if c.result.status in STATUS_TEXTS and (c.source, c.result.host) in wrong]
     disputed = disputed_pairs(facts)
     used = [c for c in failing if c.result.status in STATUS_TEXTS and frozenset(c.pair) in disputed]
@@ -554,12 +554,12 @@ def reach(facts: Facts) -> DialEvidence:
         if unsteady.intersection(c.pair) and c.result.status in STATUS_TEXTS and frozenset(c.pair) not in disputed
     ]
     left_out = {id(c) for c in (*nameless, *used, *cut)} | {id(c) for c in failing if c.result.status in NOT_TRIED}
-    tried = [c for c in every if id(c) not in left_out] if left_out else every
-    return DialEvidence(every, tried, failing, nameless, used, cut)
+    tried = [c for c in dial_cells if id(c) not in left_out] if left_out else dial_cells
+    return DialEvidence(dial_cells, tried, failing, nameless, used, cut)
 
 
 def nodes_without_dial(facts: Facts) -> Iterator[tuple[FactRow[Dialled], Unavailable]]:
     """Yield the nodes that could not dial any peer, each with the reason."""
-    for seen in facts.each(dial):
-        if isinstance(seen.fact, Unavailable) and not seen.params.get("look"):
-            yield seen, seen.fact
+    for row in facts.each(dial):
+        if isinstance(row.fact, Unavailable) and not row.params.get("look"):
+            yield row, row.fact

@@ -20,31 +20,31 @@ from preflight_checks.links.fleet_comparison import (
     FleetValues,
     JudgedDirection,
     LinkFaults,
-    covered,
+    any_link_measured,
+    coverage_text,
     direction,
     evidence_of,
     find,
     format_rate,
     format_time,
-    inconclusive,
+    inconclusive_verdicts,
     link_check,
     load_of,
     measurements_of,
-    some_measured,
     subject,
     times,
     values_and_cards,
 )
 from preflight_checks.network.nic_health import states_in_use
-from preflight_checks.plans import missing_facts, multi_node, no_requests, only_if, warning_check
+from preflight_checks.plans import missing_facts, no_requests, only_if, runs_on_several_machines, warning_check
 from preflight_checks.probes.devices import pci
 from preflight_checks.probes.interfaces import carriers, interfaces, nic_states
 from preflight_checks.probes.link_listener import listen
 from preflight_checks.probes.link_quality import STREAMS
 from preflight_checks.probes.links import dial
 from preflight_checks.probes.rdma import RailSpeed, rdma, rdma_speed
-from preflight_checks.rdma.devices import Port, applies, ports_by_node
-from preflight_checks.rdma.port_health import automatic
+from preflight_checks.rdma.devices import Port, applicable_demand, ports_by_node
+from preflight_checks.rdma.port_health import automatic_gid
 from preflight_checks.requirements import backends, fold, nodes_share_machine
 
 
@@ -65,20 +65,20 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
     """
-    if not (yield from some_measured(fleet, facts, "packet loss")):
+    if not (yield from any_link_measured(fleet, facts, "packet loss")):
         return
-    found = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
-    yield from inconclusive(found, "lossy", "packet loss")
-    for shape in found.shapes:
+    faults = find(facts, ["lossy"], lambda item: "lossy" in item.kinds)
+    yield from inconclusive_verdicts(faults, "lossy", "packet loss")
+    for shape in faults.shapes:
         yield _loss_finding(shape)
-    if not found.shapes:
-        without = sum(not item.measurements[0].direction.arrived for item in found.every)
+    if not faults.shapes:
+        without = sum(not item.measurements[0].direction.arrived for item in faults.every)
         note = (
-            f"; no datagram arrived in {without} of {len(found.every)} directions, so only TCP was judged"
+            f"; no datagram arrived in {without} of {len(faults.every)} directions, so only TCP was judged"
             if without
             else ""
         )
-        yield passed(f"packet loss: {covered(found, fleet)} tried{note}")
+        yield passed(f"packet loss: {coverage_text(faults, fleet)} tried{note}")
 
 
 def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
@@ -129,18 +129,18 @@ def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
     """
-    if not (yield from some_measured(fleet, facts, "full frames")):
+    if not (yield from any_link_measured(fleet, facts, "full frames")):
         return
-    found = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
-    yield from inconclusive(found, "narrow", "full frames")
+    faults = find(facts, ["narrow"], lambda item: "narrow" in item.kinds)
+    yield from inconclusive_verdicts(faults, "narrow", "full frames")
     may_use_rdma = "nccl" in backends(job)[0]
-    for shape in found.shapes:
+    for shape in faults.shapes:
         yield _full_frame_finding(shape, certain=may_use_rdma)
-    tried = [item for item in found.every if item.measurements[0].direction.frame_bytes]
+    tried = [item for item in faults.every if item.measurements[0].direction.frame_bytes]
     if not tried:
         yield unknown("full frames", "no datagram arrived between any two nodes; a firewall may block UDP")
-    elif not found.shapes:
-        yield passed(f"full frames: {covered(found, fleet)} tried")
+    elif not faults.shapes:
+        yield passed(f"full frames: {coverage_text(faults, fleet)} tried")
 
 
 def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verdict:
@@ -182,7 +182,7 @@ _REPEATED_CHANGES = 3
 
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Read the counters again after the links have been tried."""
-    if multi_node(job, fleet) and any(True for _ in facts.each(dial)):
+    if runs_on_several_machines(job, fleet) and any(True for _ in facts.each(dial)):
         for node in fleet.reached:
             yield Request(probe_name(carriers), node.name)
 
@@ -228,7 +228,7 @@ def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
     when="link",
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "carriers", "all nodes are one machine")
+@only_if(runs_on_several_machines, "carriers", "all nodes are one machine")
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interface in use keeps its carrier between the first and the last look of the run.
 
@@ -246,8 +246,8 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     loaded.
     """
     yield from missing_facts(facts, carriers, "carriers")
-    later = {seen.node: seen for seen in facts.each(carriers) if isinstance(seen.fact, Observed)}
-    began = {seen.node: seen.finished_s for seen in facts.each(nic_states)}
+    later = {row.node: row for row in facts.each(carriers) if isinstance(row.fact, Observed)}
+    began = {row.node: row.finished_s for row in facts.each(nic_states)}
     quiet = 0
     for node, (use, state) in states_in_use(job, facts).items():
         now = later[node].fact if node in later else None
@@ -307,20 +307,18 @@ def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
     explains it, the result is inconclusive.
     """
-    if not (yield from some_measured(fleet, facts, "bandwidth")):
+    if not (yield from any_link_measured(fleet, facts, "bandwidth")):
         return
     # A link that loses, delays or truncates packets is slow for that reason, which LNK004 to LNK006 report.
     found = find(facts, ["slow"], lambda item: item.kinds == ("slow",), _best_rate)
-    yield from inconclusive(found, "slow", "bandwidth")
+    yield from inconclusive_verdicts(found, "slow", "bandwidth")
     for shape in found.shapes:
         yield _slow_finding(shape, found)
     if not found.shapes:
         rates = sorted(rate for item in found.every if (rate := item.measurements[0].rate_mbps) is not None)
         if rates:
-            yield passed(
-                f"bandwidth: {covered(found, fleet)} measured, {format_rate(rates[0])} to {format_rate(rates[-1])} "
-                f"over TCP"
-            )
+            spread = f"{format_rate(rates[0])} to {format_rate(rates[-1])}"
+            yield passed(f"bandwidth: {coverage_text(found, fleet)} measured, {spread} over TCP")
         else:
             yield unknown("bandwidth", "no transfer completed, or round trips are too long for a short transfer")
 
@@ -329,19 +327,19 @@ def _best_rate(item: JudgedDirection) -> float:
     return max(look.rate_mbps or 0.0 for look in item.measurements)
 
 
-def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
+def _slow_finding(shape: Shape[JudgedDirection], faults: LinkFaults) -> Verdict:
     best = max(_best_rate(cell.result) for cell in shape.cells)
-    common = found.usual.rate_mbps
+    common = faults.usual.rate_mbps
     if common is not None:
-        common = min(common, *(found.cards.ceiling_mbps(cell.result.measurements[0]) for cell in shape.cells))
+        common = min(common, *(faults.cards.ceiling_mbps(cell.result.measurements[0]) for cell in shape.cells))
     cards = [
-        card for cell in shape.cells if (card := found.cards.expected_mbps(cell.result.measurements[0])) is not None
+        card for cell in shape.cells if (card := faults.cards.expected_mbps(cell.result.measurements[0])) is not None
     ]
     expected = f"{format_rate(common)}, as on other links"
     if common is not None and cards and best * 2 > common:
         expected = f"{format_rate(min(cards))}, the speed of the cards"
-    evidence = [_slow_evidence(cell, expected, found) for cell in shape.cells[:8]]
-    certain = common is not None and best < common / BEYOND_DOUBT and len(found.every) > 2 * len(shape.cells)
+    evidence = [_slow_evidence(cell, expected, faults) for cell in shape.cells[:8]]
+    certain = common is not None and best < common / BEYOND_DOUBT and len(faults.every) > 2 * len(shape.cells)
     return failed(
         f"bandwidth: {subject(shape)}",
         f"data moves at no more than {format_rate(best)} {direction(shape)}, measured {times(shape)}; expected "
@@ -355,9 +353,9 @@ def _slow_finding(shape: Shape[JudgedDirection], found: LinkFaults) -> Verdict:
     )
 
 
-def _slow_evidence(cell: Cell[JudgedDirection], expected: str, found: LinkFaults) -> Evidence:
+def _slow_evidence(cell: Cell[JudgedDirection], expected: str, faults: LinkFaults) -> Evidence:
     look = cell.result.measurements[-1]
-    cards = found.cards.describe(look)
+    cards = faults.cards.describe(look)
     seen = (
         f"{format_rate(look.direction.single_mbps)} with one stream, "
         f"{format_rate(look.direction.several_mbps)} with {STREAMS}{'; ' + cards if cards else ''}; "
@@ -384,22 +382,22 @@ def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
     """
-    if not (yield from some_measured(fleet, facts, "round trips")):
+    if not (yield from any_link_measured(fleet, facts, "round trips")):
         return
-    found = find(
+    faults = find(
         facts,
         ["late", "unsteady"],
         lambda item: bool({"late", "unsteady"} & {*item.kinds}) and "lossy" not in item.kinds,
         lambda item: min(look.quality.median_s for look in item.measurements),
     )
     for kind in ("late", "unsteady"):
-        yield from inconclusive(found, kind, "round trips")
-    for shape in found.shapes:
-        yield _late_finding(shape, found.usual)
-    if not found.shapes:
-        trips = sorted(item.measurements[0].quality.median_s for item in found.every)
+        yield from inconclusive_verdicts(faults, kind, "round trips")
+    for shape in faults.shapes:
+        yield _late_finding(shape, faults.usual)
+    if not faults.shapes:
+        trips = sorted(item.measurements[0].quality.median_s for item in faults.every)
         yield passed(
-            f"round trips: {covered(found, fleet)} measured, medians {format_time(trips[0])} to "
+            f"round trips: {coverage_text(faults, fleet)} measured, medians {format_time(trips[0])} to "
             f"{format_time(trips[-1])}"
         )
 
@@ -408,10 +406,10 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     looks = [look for cell in shape.cells for look in cell.result.measurements]
     late = any("late" in cell.result.kinds for cell in shape.cells)
     if late:
-        seen = f"take at least {format_time(min(look.quality.least_s for look in looks))}"
+        latency_text = f"take at least {format_time(min(look.quality.least_s for look in looks))}"
         expected = f"{format_time(common.least_s)}, as on other links"
     else:
-        seen = f"vary by at least {format_time(min(look.quality.spread_s for look in looks))}"
+        latency_text = f"vary by at least {format_time(min(look.quality.spread_s for look in looks))}"
         expected = f"{format_time(common.spread_s)}, as on other links"
     evidence = [
         evidence_of(
@@ -429,7 +427,7 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
     ]
     return failed(
         f"round trips: {subject(shape)}",
-        f"round trips {direction(shape)} {seen}, measured {times(shape)}; expected {expected}",
+        f"round trips {direction(shape)} {latency_text}, measured {times(shape)}; expected {expected}",
         at=evidence[0],
         also=evidence[1:],
         nodes=shape.nodes,
@@ -456,7 +454,7 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     nodes are left out.
     """
     subject_text = "bandwidth of the fabric"
-    if not (yield from some_measured(fleet, facts, subject_text)):
+    if not (yield from any_link_measured(fleet, facts, subject_text)):
         return
     cards = values_and_cards(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]
@@ -504,7 +502,7 @@ _DEADLINE_S = 12.0
 
 def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request writes between each node and two partners, on all pairs of usable ports, if RDMA is in demand."""
-    wanted = applies(job, fleet)
+    wanted = applicable_demand(job, fleet)
     if wanted is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
         return
     usable = {node: [port for port in found if port.is_usable] for node, found in ports_by_node(job, facts).items()}
@@ -530,16 +528,16 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
             )
 
 
-def _rails(here: Sequence[Port], there: Sequence[Port]) -> list[list[object]]:
+def _rails(ports: Sequence[Port], peer_ports: Sequence[Port]) -> list[list[object]]:
     """Return pairs of ports: by name if both nodes use the same names, else by position."""
-    by_name = {port.name: port for port in there}
-    same = [(port, by_name[port.name]) for port in here if port.name in by_name]
-    pairs = same or list(zip(here, there, strict=False))
+    by_name = {port.name: port for port in peer_ports}
+    same = [(port, by_name[port.name]) for port in ports if port.name in by_name]
+    pairs = same or list(zip(ports, peer_ports, strict=False))
     return [[*_end(near), *_end(far)] for near, far in pairs if near.port.link_layer == far.port.link_layer]
 
 
 def _end(port: Port) -> tuple[str, int, int]:
-    gid = automatic(port.port.gids) if port.port.link_layer == "Ethernet" else None
+    gid = automatic_gid(port.port.gids) if port.port.link_layer == "Ethernet" else None
     return port.device.name, port.port.number, gid.index if gid is not None else -1
 
 
@@ -569,7 +567,7 @@ class Rail:
         return None if self.rate_gbps is None else self.rate_gbps * expected_speeds().floors.rdma_write
 
     @property
-    def slow(self) -> bool | None:
+    def is_slow(self) -> bool | None:
         """Return whether the writes are below the floor; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
@@ -583,7 +581,7 @@ class Rail:
     probes=(rdma_speed, listen, rdma),
     when="link",
 )
-@only_if(applies, "RDMA writes", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "RDMA writes", "the job uses no RDMA, or one machine")
 def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA writes over each pair of ports reach three quarters of the rate that the slower port reports.
 
@@ -607,8 +605,8 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     rails = _measured(job, facts)
     for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
-    slow = [rail for rail in rails if rail.slow]
-    good = [rail for rail in rails if rail.slow is False]
+    slow = [rail for rail in rails if rail.is_slow]
+    good = [rail for rail in rails if rail.is_slow is False]
     if slow:
         yield _finding(slow, good, job, facts)
     elif good:
@@ -639,27 +637,27 @@ def _measured(job: Job, facts: Facts) -> list[Rail]:
 
 def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[str]]:
     """Return the pairs of ports that could not be measured or judged, by reason."""
-    found: dict[str, list[str]] = {}
+    reasons: dict[str, list[str]] = {}
     for row in facts.each(rdma_speed):
         if isinstance(row.fact, Unavailable):
-            found.setdefault(row.fact.reason, []).append(f"{row.node} to {fold(row.peers)}")
+            reasons.setdefault(row.fact.reason, []).append(f"{row.node} to {fold(row.peers)}")
         elif row.fact.value.left_out:
             reason = f"no time was left for {row.fact.value.left_out} pairs of ports"
-            found.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
+            reasons.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
     for rail in rails:
-        if rail.slow is None:
+        if rail.is_slow is None:
             reason = rail.speed.problem or "the rate of a port is unknown"
-            found.setdefault(reason, []).append(rail.label)
-    return found
+            reasons.setdefault(reason, []).append(rail.label)
+    return reasons
 
 
-def _finding(slow: Sequence[Rail], good: Sequence[Rail], job: Job, facts: Facts) -> Verdict:
-    culprits = _culprits(slow, good)
+def _finding(slow: Sequence[Rail], good_rails: Sequence[Rail], job: Job, facts: Facts) -> Verdict:
+    culprits = _culprits(slow, good_rails)
     named = tuple(dict.fromkeys(node for node, _ in culprits))
     nodes = named or tuple(dict.fromkeys(name for rail in slow for name in (rail.node, rail.peer)))
     worst = min(slow, key=lambda rail: (rail.speed.gbps or 0.0) / (rail.rate_gbps or 1.0))
     least = worst.least_gbps or 0.0
-    whole = "all" if not good else f"{len(slow)} of {len(slow) + len(good)}"
+    whole = "all" if not good_rails else f"{len(slow)} of {len(slow) + len(good_rails)}"
     at = f"; {fold(f'{node} {port}' for node, port in culprits)} with every partner" if culprits else ""
     evidence = [_evidence(rail, job, facts) for rail in (worst, *(rail for rail in slow if rail is not worst))][:8]
     return failed(
@@ -699,11 +697,11 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
     )
 
 
-def _culprits(slow: Sequence[Rail], good: Sequence[Rail]) -> list[tuple[str, str]]:
+def _culprits(slow: Sequence[Rail], good_rails: Sequence[Rail]) -> list[tuple[str, str]]:
     """Return the ports that were slow with each of at least two partners, whose own ports are fast with other
     partners.
     """
-    fast = {end for rail in good for end in rail.ends}
+    fast = {end for rail in good_rails for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:
         one, other = rail.ends

@@ -27,7 +27,16 @@ from preflight.plugins.authoring import Verdict, failed, memoize, passed, root_c
 from preflight_checks.context.environment import observed_environments
 from preflight_checks.probes.environment import Environment
 from preflight_checks.probes.interfaces import Address, Interface, interfaces
-from preflight_checks.requirements import Filter, backends, filter_of, filter_unresolved, filters, fold, literal, scopes
+from preflight_checks.requirements import (
+    Filter,
+    backends,
+    filter_of,
+    filter_unresolved,
+    filters,
+    fold,
+    parse_address,
+    scopes,
+)
 
 #: Interfaces for container traffic inside one machine, by their usual prefixes.
 CONTAINER_PREFIXES = (
@@ -177,13 +186,13 @@ _ADDRESSES = 1 << 16
 
 @functools.lru_cache(_ADDRESSES)
 def _is_link_local(address: str) -> bool:
-    found = literal(address)
+    found = parse_address(address)
     return found is not None and found.is_link_local
 
 
 @functools.lru_cache(_ADDRESSES)
 def _network(address: str, prefix: int) -> str:
-    found = literal(address)
+    found = parse_address(address)
     if found is None:
         raise ValueError(f"{address!r} is not an address")
     # From its integer value: as text it would be parsed three times.
@@ -274,7 +283,9 @@ def has_filter(job: Job) -> bool:
     return bool(filters(job))
 
 
-def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts, *, several: bool) -> Iterator[Verdict]:
+def filter_findings(
+    job: Job, assignment: str, on: dict[str, Filter], facts: Facts, *, several: bool
+) -> Iterator[Verdict]:
     """Yield the verdicts about one value of one filter variable, which is set on the nodes in `on`."""
     some = next(iter(on.values()))
     nothing: dict[str, tuple[Interface, ...]] = {}
@@ -288,7 +299,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
         fact = facts.of(interfaces, node)
         if isinstance(fact, Unavailable):
             reason = f"its interfaces could not be listed: {fact.reason}"
-            yield unknown(f"{spelled} on {node}", reason, nodes=(node,), required=True)
+            yield unknown(f"{assignment} on {node}", reason, nodes=(node,), required=True)
             continue
         observed = tuple(fact.value.interfaces)
         choice = select(some.variable, some.value, observed, socket_family(job, node))
@@ -316,10 +327,10 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
         bare = select(some.variable, some.value, observed, family).unaddressed
         without = f" ({fold(bare)} has no{' such' if of_family else ''} IP address)" if bare else ""
         yield failed(
-            f"{spelled}: no interface",
-            f"{spelled} leaves no interface{of_family} on {fold(nothing)}{without};"
+            f"{assignment}: no interface",
+            f"{assignment} leaves no interface{of_family} on {fold(nothing)}{without};"
             f" {node} has {_list_interfaces(observed)}{hint}",
-            at=_evidence(node, _list_interfaces(observed), f"an interface for {spelled}"),
+            at=_evidence(node, _list_interfaces(observed), f"an interface for {assignment}"),
             also=some.claims,
             nodes=tuple(nothing),
             remedy=f"Give {bare[0]} an address on {fold(nothing)}, or choose another interface."
@@ -331,8 +342,8 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
     if absent:
         node, missing = next(iter(absent.items()))
         yield failed(
-            f"{spelled}: a listed interface is missing",
-            f"{spelled}: {fold(missing)} does not exist on {fold(absent)}; torch opens every listed interface and "
+            f"{assignment}: a listed interface is missing",
+            f"{assignment}: {fold(missing)} does not exist on {fold(absent)}; torch opens every listed interface and "
             "fails on the first it cannot find",
             at=_evidence(node, f"no {fold(missing)}", "every listed interface"),
             also=some.claims,
@@ -344,8 +355,8 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
     for name, why in dict.fromkeys((item.name, why) for item, why in unusable.values()):
         same_nodes = [node for node, (item, reason) in unusable.items() if (item.name, reason) == (name, why)]
         yield failed(
-            f"{spelled}: {name} unusable",
-            f"{spelled} chooses {name} on {fold(same_nodes)}: it {why}",
+            f"{assignment}: {name} unusable",
+            f"{assignment} chooses {name} on {fold(same_nodes)}: it {why}",
             at=_evidence(same_nodes[0], f"{name} {why}", "an interface that is up and reaches the other nodes"),
             also=some.claims,
             nodes=same_nodes,
@@ -361,8 +372,8 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
     if inner:
         node, item = next(iter(inner.items()))
         yield failed(
-            f"{spelled}: container bridge",
-            f"{spelled} chooses only {item.name} on {fold(inner)}, a bridge for containers on that machine",
+            f"{assignment}: container bridge",
+            f"{assignment} chooses only {item.name} on {fold(inner)}, a bridge for containers on that machine",
             at=_evidence(node, item.name, "an interface that reaches the other nodes"),
             also=some.claims,
             nodes=tuple(inner),
@@ -372,8 +383,8 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
     if rails and several:
         node, remaining = next(iter(rails.items()))
         yield failed(
-            f"{spelled}: several networks",
-            f"{spelled} leaves interfaces on several networks on {fold(rails)}: {_list_interfaces(remaining)}; the"
+            f"{assignment}: several networks",
+            f"{assignment} leaves interfaces on several networks on {fold(rails)}: {_list_interfaces(remaining)}; the"
             f" bootstrap uses {remaining[0].name}",
             at=_evidence(node, _list_interfaces(remaining), "interfaces of one network"),
             also=some.claims,
@@ -385,7 +396,7 @@ def filter_findings(job: Job, spelled: str, on: dict[str, Filter], facts: Facts,
             certain=False,
         )
     if good and not (nothing or absent or unusable or inner or rails):
-        yield passed(f"{spelled}: usable on {good} nodes")
+        yield passed(f"{assignment}: usable on {good} nodes")
 
 
 def _interface_in(observed: tuple[Interface, ...], networks: set[str]) -> str:
@@ -427,7 +438,7 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
     They are certain if they were read in the ranks' context or from NCCL's files.
     """
     around = observed_environments(facts)
-    found: dict[str, tuple[Filter, ...]] = {}
+    filters_by_node: dict[str, tuple[Filter, ...]] = {}
     for node, seen in around.by_node.items() if around is not None else ():
         assert around is not None
         for variable in _VARIABLES:
@@ -440,19 +451,19 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
             text, file = value
             origin = file or f"in the environment {around.where}"
             item = Filter(variable, text, (), origin, certain=around.includes_job_variables or bool(file))
-            found[node] = (*found.get(node, ()), item)
-    return found
+            filters_by_node[node] = (*filters_by_node.get(node, ()), item)
+    return filters_by_node
 
 
-def _value(seen: Environment, variable: str) -> tuple[str, str] | None:
+def _value(environment: Environment, variable: str) -> tuple[str, str] | None:
     """Return the value as its reader finds it, and its file: from the environment, else from NCCL's files in their
     order.
     """
-    if variable in seen.variables:
-        return seen.variables[variable], ""
-    if variable in seen.digests:
+    if variable in environment.variables:
+        return environment.variables[variable], ""
+    if variable in environment.digests:
         return None
-    for file in seen.nccl_files if variable.startswith("NCCL_") else ():
+    for file in environment.nccl_files if variable.startswith("NCCL_") else ():
         if variable in file.settings:
             return file.settings[variable], file.path
     return None

@@ -19,13 +19,13 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     known_facts,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
     ranks_of_node,
+    runs_on_several_machines,
     warning_check,
     world_of,
 )
@@ -36,14 +36,14 @@ from preflight_checks.requirements import (
     endpoints,
     endpoints_on,
     fold,
+    has_parameter_servers,
     is_literal,
     is_multi_node,
-    is_ps,
     is_single_machine,
     owner,
     scopes,
     store_endpoints,
-    unreached,
+    unreached_nodes,
 )
 
 #: Ports that a rank uses besides one per other rank: store, bootstrap, listeners of NCCL's channels and proxies.
@@ -52,11 +52,11 @@ PORTS_PER_RANK = 64
 NEARLY_FULL = 0.9
 
 
-_plan = on_every_node(kernel_network, when=multi_node, because=lambda job: ranks_of_node(job)[1])
+_plan = on_every_node(kernel_network, when=runs_on_several_machines, because=lambda job: ranks_of_node(job)[1])
 
 
 @check("NET001", "ephemeral-ports-few", plan=_plan, severity=Severity.ERROR)
-@only_if(multi_node, "local ports", "the job runs on one machine")
+@only_if(runs_on_several_machines, "local ports", "the job runs on one machine")
 def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The range of local ports is large enough for the connections of all ranks on a node.
 
@@ -114,11 +114,11 @@ def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
 @check(
     "NET002",
     "fixed-port-given-out-by-kernel",
-    plan=combined(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
+    plan=combine_plans(_plan, when=lambda job, fleet: any(endpoint.port for endpoint in endpoints(job))),
     severity=Severity.INFO,
 )
 @only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
-@only_if(multi_node, "fixed ports", "the job runs on one machine")
+@only_if(runs_on_several_machines, "fixed ports", "the job runs on one machine")
 def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel does not give the job's fixed ports to outgoing connections.
 
@@ -133,13 +133,13 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     Known limits: collisions are rare, so this is only information.
     """
     fixed = _fixed_ports(job)
-    seen = yield from known_facts(facts, kernel_network, "fixed ports")
+    settings = yield from known_facts(facts, kernel_network, "fixed ports")
     some = False
     for port, endpoint in fixed.items():
-        nodes = [node for node, fact in seen.items() if fact.may_assign(port)]
+        nodes = [node for node, fact in settings.items() if fact.may_assign(port)]
         if nodes:
             some = True
-            fact = seen[nodes[0]]
+            fact = settings[nodes[0]]
             yield failed(
                 f"port {port}",
                 f"{endpoint.what} {port} is among the ports {fact.first_port} to {fact.last_port} that the kernel of "
@@ -153,12 +153,12 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 f"`sysctl -w net.ipv4.ip_local_reserved_ports={port}`.",
                 run=(root_command("sysctl", "-w", f"net.ipv4.ip_local_reserved_ports={port}", on=nodes),),
             )
-    if seen and not some:
-        yield passed(f"{len(fixed)} ports on {len(seen)} nodes")
+    if settings and not some:
+        yield passed(f"{len(fixed)} ports on {len(settings)} nodes")
 
 
 @check("NET003", "connection-tracking-full", plan=_plan, severity=Severity.ERROR)
-@only_if(multi_node, "connection tracking", "the job runs on one machine")
+@only_if(runs_on_several_machines, "connection tracking", "the job runs on one machine")
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
 
@@ -174,16 +174,16 @@ def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     Known limits: the count is that of this moment; from nine tenths on it is a warning.
     """
-    seen = yield from known_facts(facts, kernel_network, "connection tracking")
-    shares = {node: share for node, fact in seen.items() if (share := _tracked(fact)) is not None}
-    if seen and not shares:
+    settings = yield from known_facts(facts, kernel_network, "connection tracking")
+    shares = {node: share for node, fact in settings.items() if (share := _tracked(fact)) is not None}
+    if settings and not shares:
         yield not_applicable("connection tracking", "no node tracks connections, or reports it")
     full = {node: share for node, share in shares.items() if share >= NEARLY_FULL}
     for hard in (True, False):
         group = {node: share for node, share in full.items() if (share >= 1) is hard}
         if group:
             node = next(iter(group))
-            fact = seen[node]
+            fact = settings[node]
             room = 4 * (fact.most_connections or 65536)
             yield failed(
                 f"connection tracking: {'full' if hard else 'nearly full'}",
@@ -212,7 +212,7 @@ def _tracked(fact: KernelNetwork) -> float | None:
 
 
 @warning_check("NET004", "neighbour-table-small", plan=_plan)
-@only_if(multi_node, "neighbours", "the job runs on one machine")
+@only_if(runs_on_several_machines, "neighbours", "the job runs on one machine")
 def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's neighbour table has room for all nodes of the job.
 
@@ -228,8 +228,10 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Known limits: nodes behind a router need no entry each; other hosts of the network need some, too.
     """
     yield from missing_facts(facts, kernel_network, "neighbours")
-    seen = {n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None}
-    small = {node: most for node, most in seen.items() if most < len(fleet.nodes) - 1}
+    neighbour_counts = {
+        n: f.most_neighbours for n, f in facts.observed(kernel_network).items() if f.most_neighbours is not None
+    }
+    small = {node: most for node, most in neighbour_counts.items() if most < len(fleet.nodes) - 1}
     if small:
         node, most = next(iter(small.items()))
         yield failed(
@@ -250,8 +252,8 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
                 ),
             ),
         )
-    elif seen:
-        yield passed(f"neighbours of {len(seen)} nodes")
+    elif neighbour_counts:
+        yield passed(f"neighbours of {len(neighbour_counts)} nodes")
     elif facts.observed(kernel_network):
         yield unknown("neighbours", "the kernel does not show gc_thresh3 here")
 
@@ -260,7 +262,7 @@ _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
 
 
 @warning_check("NET005", "listen-backlog-small", plan=_plan)
-@only_if(multi_node, "listen backlog", "the job runs on one machine")
+@only_if(runs_on_several_machines, "listen backlog", "the job runs on one machine")
 def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The listen backlog of rank 0's store has room for all ranks.
 
@@ -344,39 +346,39 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     If several nodes are one machine, only ports that the job's files name are tried.
     """
     bindings = list(_bound_endpoints(job, fleet))
-    silent = unreached(fleet)
+    silent = unreached_nodes(fleet)
     if silent and any(endpoint.port for endpoint in endpoints_on(job, fleet)):
         yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
     elif not bindings:
         yield not_applicable("ports", "no reachable node binds a port of the job's files")
         return
-    seen = {(s.node, s.params.get("port"), s.params.get("host", "")): s for s in facts.each(bindable)}
+    rows = {(r.node, r.params.get("port"), r.params.get("host", "")): r for r in facts.each(bindable)}
     elsewhere: dict[Endpoint, list[str]] = {}
     decided: set[Endpoint] = set()
     for endpoint, node, params in bindings:
-        fact = seen.get((node.name, endpoint.port, str(params.get("host", ""))))
-        if fact is None:
+        row = rows.get((node.name, endpoint.port, str(params.get("host", ""))))
+        if row is None:
             continue
         subject = f"{endpoint.what} {endpoint.port} on {node.name}"
-        if isinstance(fact.fact, Unavailable):
+        if isinstance(row.fact, Unavailable):
             decided.add(endpoint)
-            reason = f"it could not be tested: {fact.fact.reason}"
-            yield unknown(subject, reason, nodes=(node.name,), required=fact.asked.required)
-        elif fact.fact.value.problem == "not-local":
+            reason = f"it could not be tested: {row.fact.reason}"
+            yield unknown(subject, reason, nodes=(node.name,), required=row.asked.required)
+        elif row.fact.value.problem == "not-local":
             elsewhere.setdefault(endpoint, []).append(node.name)
         else:
             decided.add(endpoint)
-            yield _judge(endpoint, subject, fact, fact.fact.value)
+            yield _judge(endpoint, subject, row, row.fact.value)
     for endpoint, nodes in elsewhere.items():
         if endpoint not in decided:
-            yield _no_holder(endpoint, nodes)
+            yield _no_holder_finding(endpoint, nodes)
 
 
-def _judge(endpoint: Endpoint, subject: str, seen: FactRow[PortState], state: PortState) -> Verdict:
+def _judge(endpoint: Endpoint, subject: str, row: FactRow[PortState], state: PortState) -> Verdict:
     if not state.problem:
         return passed(subject)
-    node = seen.node
-    evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=seen.finished_s)
+    node = row.node
+    evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=row.finished_s)
     if state.problem != "in-use":
         denied = state.problem == "denied"
         reason = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
@@ -424,7 +426,7 @@ def _holder_text(state: PortState) -> str:
     return ""
 
 
-def _no_holder(endpoint: Endpoint, nodes: list[str]) -> Verdict:
+def _no_holder_finding(endpoint: Endpoint, nodes: list[str]) -> Verdict:
     return failed(
         f"{endpoint.what} {endpoint.host}",
         f"{endpoint.what} must bind {endpoint.host}:{endpoint.port}, but {endpoint.host} is not an address of any of "
@@ -445,7 +447,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
     if not is_single_machine(fleet) or not fleet.reached:
         return
     endpoints = store_endpoints(job)
-    if is_ps(job) or not endpoints or not endpoints[0].named:
+    if has_parameter_servers(job) or not endpoints or not endpoints[0].named:
         yield Request(probe_name(free_ports), fleet.reached[0].name, {"count": _MAX_PORTS, "job": job.name})
 
 
@@ -455,9 +457,9 @@ def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
         return ()
     return tuple(
         port
-        for seen in facts.each(free_ports)
-        if isinstance(seen.fact, Observed) and seen.params.get("job") == job.name
-        for port in seen.fact.value.ports
+        for row in facts.each(free_ports)
+        if isinstance(row.fact, Observed) and row.params.get("job") == job.name
+        for port in row.fact.value.ports
     )
 
 
@@ -527,11 +529,11 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     if reader is None or not is_multi_node(fleet):
         yield not_applicable("proxies", "nothing in the job uses HTTP or gRPC between machines")
         return
-    seen = yield from known_facts(facts, proxies, "proxies")
+    proxies_by_node = yield from known_facts(facts, proxies, "proxies")
     addresses = {node: _addresses(found) for node, found in facts.observed(interfaces).items()}
     captured: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     fine = 0
-    for node, fact in seen.items():
+    for node, fact in proxies_by_node.items():
         variable = next((name for name in reader.reads if name in fact.proxies), "")
         peers = [other.name for other in fleet.nodes if other.name != node]
         hit = [p for p in peers if not _is_excluded([p, *addresses.get(p, ())], _exclusions(fact))] if variable else []
@@ -541,7 +543,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         else:
             fine += 1
     for (variable, proxy, some), nodes in captured.items():
-        exceptions = _exclusions(seen[nodes[0]])
+        exceptions = _exclusions(proxies_by_node[nodes[0]])
         yield failed(
             f"{variable}={proxy}",
             f"{variable}={proxy} applies to {reader.name} on {fold(nodes)}, and no_proxy "
@@ -557,7 +559,7 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         )
     if fine and not captured:
         yield passed(f"proxies on {fine} nodes")
-    elif not seen and not any(True for _ in facts.each(proxies)):
+    elif not proxies_by_node and not any(True for _ in facts.each(proxies)):
         yield unknown("proxies", "not requested")
 
 

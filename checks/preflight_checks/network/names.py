@@ -12,7 +12,15 @@ from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed, Una
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.network.interface_filter import is_link_local
-from preflight_checks.plans import known_facts, missing_facts, multi_node, on_every_node, only_if, split, warning_check
+from preflight_checks.plans import (
+    known_facts,
+    missing_facts,
+    on_every_node,
+    only_if,
+    runs_on_several_machines,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.interfaces import Interfaces, interfaces
 from preflight_checks.probes.machine import Identity, identity
 from preflight_checks.probes.names import MAX_NAMES, Lookup, Lookups, resolve, resolve_many
@@ -21,10 +29,10 @@ from preflight_checks.requirements import (
     backends,
     filter_of,
     filter_unresolved,
+    find_node,
     fold,
     is_literal,
     is_multi_node,
-    named,
     nodes_share_machine,
     scopes,
     server_endpoints,
@@ -59,9 +67,9 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
     """Yield the look-ups of the nodes' own names, or of other names."""
-    for seen in facts.each(resolve):
-        if (not seen.params.get("name")) == own:
-            yield seen
+    for row in facts.each(resolve):
+        if (not row.params.get("name")) == own:
+            yield row
 
 
 @check("NAM001", "hostname-resolves-to-loopback", plan=_plan_own, probes=(resolve,), severity=Severity.ERROR)
@@ -96,17 +104,17 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     paddle = _paddle_launches(job)
     certain = bool(names) or bool(paddle)
     bad: dict[str, Lookup] = {}
-    for seen in lookups(facts, own=True):
-        gloo = filter_of(job, "GLOO_SOCKET_IFNAME", seen.node)
-        if isinstance(seen.fact, Unavailable):
-            reason = f"its own name could not be looked up: {seen.fact.reason}"
-            yield unknown(seen.node, reason, nodes=(seen.node,), required=certain)
+    for row in lookups(facts, own=True):
+        gloo = filter_of(job, "GLOO_SOCKET_IFNAME", row.node)
+        if isinstance(row.fact, Unavailable):
+            reason = f"its own name could not be looked up: {row.fact.reason}"
+            yield unknown(row.node, reason, nodes=(row.node,), required=certain)
         elif "ps" not in names and not paddle and (gloo is not None or filter_unresolved(job, "GLOO_SOCKET_IFNAME")):
-            yield not_applicable(seen.node, "GLOO_SOCKET_IFNAME chooses the interface")
-        elif _publishes_loopback(seen.fact.value):
-            bad[seen.node] = seen.fact.value
+            yield not_applicable(row.node, "GLOO_SOCKET_IFNAME chooses the interface")
+        elif _publishes_loopback(row.fact.value):
+            bad[row.node] = row.fact.value
         else:
-            yield passed(seen.node)
+            yield passed(row.node)
     if bad:
         yield _own_name_finding(bad, (*claims, *paddle), certain=certain)
 
@@ -122,20 +130,22 @@ def _publishes_loopback(lookup: Lookup) -> bool:
     return not lookup.addresses or is_loopback(lookup.addresses[0])
 
 
-def _own_name_finding(bad: dict[str, Lookup], claims: tuple[Claim | Launch, ...], *, certain: bool) -> Verdict:
-    answers = [f"{node}: {found.name} -> {_own_answer(found)}" for node, found in bad.items()]
+def _own_name_finding(
+    lookups_by_node: dict[str, Lookup], claims: tuple[Claim | Launch, ...], *, certain: bool
+) -> Verdict:
+    answers = [f"{node}: {found.name} -> {_own_answer(found)}" for node, found in lookups_by_node.items()]
     evidence = [
         Evidence("own name", _own_answer(found), "an address that peers can reach", f"getent ahosts {found.name}", node)
-        for node, found in bad.items()
+        for node, found in lookups_by_node.items()
     ]
-    subject = fold(bad)
+    subject = fold(lookups_by_node)
     return failed(
         "own host names",
         f"the name of {subject} itself does not resolve to an address that other nodes can reach "
         f"({'; '.join(answers[:4])}); Gloo, Paddle's launcher and parameter servers would publish the loopback address",
         at=evidence[0],
         also=(*evidence[1:8], *claims),
-        nodes=tuple(bad),
+        nodes=tuple(lookups_by_node),
         remedy="Map the name to the node's network address in /etc/hosts or DNS on "
         f"{subject}, or export GLOO_SOCKET_IFNAME=<interface> on every node (for Paddle, give --host).",
         certain=certain,
@@ -192,37 +202,37 @@ def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     host = endpoint.host
-    listening = named(fleet, host) if endpoint.kind == "rendezvous" else None
+    listening = find_node(fleet, host) if endpoint.kind == "rendezvous" else None
     listening = listening or fleet.master
     observed = facts.observed(interfaces)
     good: list[str] = []
     dead: dict[str, Lookup] = {}
     to_self: dict[str, Lookup] = {}
     elsewhere: dict[str, tuple[Lookup, str]] = {}
-    for seen in lookups(facts, own=False):
-        if seen.params.get("name") != host:
+    for row in lookups(facts, own=False):
+        if row.params.get("name") != host:
             continue
-        if isinstance(seen.fact, Unavailable):
-            reason = f"could not be looked up: {seen.fact.reason}"
-            yield unknown(f"{host} on {seen.node}", reason, nodes=(seen.node,), required=True)
+        if isinstance(row.fact, Unavailable):
+            reason = f"could not be looked up: {row.fact.reason}"
+            yield unknown(f"{host} on {row.node}", reason, nodes=(row.node,), required=True)
             continue
-        found = seen.fact.value
-        is_listener = listening is not None and seen.node == listening.name
-        if not found.addresses:
-            dead[seen.node] = found
-        elif is_loopback(found.addresses[0]):
+        lookup = row.fact.value
+        is_listener = listening is not None and row.node == listening.name
+        if not lookup.addresses:
+            dead[row.node] = lookup
+        elif is_loopback(lookup.addresses[0]):
             if is_listener:
-                good.append(seen.node)
+                good.append(row.node)
             else:
-                to_self[seen.node] = found
+                to_self[row.node] = lookup
         else:
-            holder = _address_holder(found.addresses[0], observed)
+            holder = _address_holder(lookup.addresses[0], observed)
             # Any node of the job may host a c10d rendezvous, not only that of rank 0.
             allowed = (listening.name, "?") if listening is not None else (holder,)
             if holder in allowed or (endpoint.kind == "rendezvous" and holder):
-                good.append(seen.node)
+                good.append(row.node)
             else:
-                elsewhere[seen.node] = (found, holder)
+                elsewhere[row.node] = (lookup, holder)
     at, claims = endpoint.what, endpoint.claims
     if dead:
         some = next(iter(dead.values()))
@@ -246,8 +256,8 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
             remedy=f"Remove the loopback line for {host} from /etc/hosts on {fold(to_self)}.",
         )
     for holder in sorted({holder for _found, holder in elsewhere.values()}):
-        nodes = {node: found for node, (found, h) in elsewhere.items() if h == holder}
-        yield _other_listener(endpoint, nodes, holder, listening.name if listening else "node 0")
+        nodes = {node: lookup for node, (lookup, h) in elsewhere.items() if h == holder}
+        yield _other_listener_finding(endpoint, nodes, holder, listening.name if listening else "node 0")
     if good and not (dead or to_self or elsewhere):
         yield passed(f"{host}: resolves on {len(good)} nodes")
 
@@ -260,7 +270,7 @@ def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
     return "" if observed else "?"
 
 
-def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
+def _other_listener_finding(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
     some = next(iter(nodes.values()))
     whose = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
@@ -275,17 +285,17 @@ def _other_listener(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, l
     )
 
 
-def misresolved(facts: Facts) -> set[tuple[str, str]]:
+def misresolved_hosts(facts: Facts) -> set[tuple[str, str]]:
     """Return pairs (node, host) where the host does not resolve, or resolves to the node itself, as NAM002 reports."""
     return {
-        (seen.node, seen.fact.value.name)
-        for seen in lookups(facts, own=False)
-        if isinstance(seen.fact, Observed) and _publishes_loopback(seen.fact.value)
+        (row.node, row.fact.value.name)
+        for row in lookups(facts, own=False)
+        if isinstance(row.fact, Observed) and _publishes_loopback(row.fact.value)
     }
 
 
-def _lookup_evidence(host: str, found: dict[str, Lookup]) -> Evidence:
-    node, some = next(iter(found.items()))
+def _lookup_evidence(host: str, lookups_by_node: dict[str, Lookup]) -> Evidence:
+    node, some = next(iter(lookups_by_node.items()))
     return Evidence("look-up", _own_answer(some), "an address of the listening node", f"getent ahosts {host}", node)
 
 
@@ -309,23 +319,23 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     stores = named_endpoints(job, fleet)
     if not stores:
         yield not_applicable("address families", "no host is given, or all nodes are one machine")
-    observed = {node: _families(found) for node, found in facts.observed(interfaces).items()}
+    observed = {node: _families(addresses) for node, addresses in facts.observed(interfaces).items()}
     for endpoint in stores:
         bad: dict[str, str] = {}
         good = 0
-        for seen in lookups(facts, own=False):
-            if seen.params.get("name") != endpoint.host:
+        for row in lookups(facts, own=False):
+            if row.params.get("name") != endpoint.host:
                 continue
-            if not isinstance(seen.fact, Observed) or not observed.get(seen.node):
+            if not isinstance(row.fact, Observed) or not observed.get(row.node):
                 yield unknown(
-                    f"{endpoint.host} on {seen.node}", "its look-up or its interfaces are not known", nodes=(seen.node,)
+                    f"{endpoint.host} on {row.node}", "its look-up or its interfaces are not known", nodes=(row.node,)
                 )
                 continue
-            found = [text for text in seen.fact.value.addresses if not is_loopback(text)]
-            if found and not {_family(text) for text in found} & observed[seen.node]:
-                bad[seen.node] = found[0]
+            addresses = [text for text in row.fact.value.addresses if not is_loopback(text)]
+            if addresses and not {_family(text) for text in addresses} & observed[row.node]:
+                bad[row.node] = addresses[0]
             else:
-                good += bool(found)
+                good += bool(addresses)
         if bad:
             node, address = next(iter(bad.items()))
             own = " and ".join(sorted(observed[node]))
@@ -391,7 +401,7 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 @check("NAM003", "name-differs-between-nodes", plan=_plan_names, severity=Severity.ERROR, probes=(resolve_many,))
-@only_if(multi_node, "names of the nodes", "the job runs on one machine")
+@only_if(runs_on_several_machines, "names of the nodes", "the job runs on one machine")
 def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
 
@@ -410,27 +420,29 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     warning: not every launcher uses them.
     """
     yield from missing_facts(facts, resolve_many, "names of the nodes")
-    spelled = _names_as_written(job)
+    written_names = _names_as_written(job)
     answers: dict[str, dict[str, Lookup]] = {}
     files: dict[str, Mapping[str, list[str]]] = {}
     for node, seen in facts.observed(resolve_many).items():
         files[node] = seen.hosts_file
-        for found in seen.lookups:
-            answers.setdefault(found.name, {})[node] = found
+        for lookup in seen.lookups:
+            answers.setdefault(lookup.name, {})[node] = lookup
     faults: dict[tuple[str, str, bool], dict[str, str]] = {}
     for name, on in answers.items():
-        for node, what in _odd_nodes(on, owner=named(fleet, name), certain=name in spelled).items():
+        for node, what in _odd_nodes(on, owner=find_node(fleet, name), certain=name in written_names).items():
             source = " (its /etc/hosts)" if name in files[node] else ""
-            faults.setdefault((node, f"{what}{source}", name in spelled), {})[name] = what
+            faults.setdefault((node, f"{what}{source}", name in written_names), {})[name] = what
     groups = grouped(((tuple(names), what, certain), node) for (node, what, certain), names in faults.items())
     for (same, what, certain), nodes in groups.items():
-        others = [_answer(found) for node, found in answers[same[0]].items() if node not in nodes and found.addresses]
+        others = [
+            _answer(lookup) for node, lookup in answers[same[0]].items() if node not in nodes and lookup.addresses
+        ]
         usual = max(set(others), key=others.count) if others else ""
         yield failed(
             f"{fold(same, 3)} on {fold(nodes, 3)}",
             f"{fold(same)} {what} on {fold(nodes)}" + (f"; on the other nodes it is {usual}" if usual else ""),
             at=Evidence("look-up", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
-            also=tuple(claim for name in same for claim in spelled.get(name, ())),
+            also=tuple(claim for name in same for claim in written_names.get(name, ())),
             nodes=nodes,
             remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
             "same DNS.",
@@ -442,19 +454,21 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
     """Return the nodes where a name resolves differently from most nodes, each with what it means there."""
-    found: dict[str, str] = {}
+    odd_nodes: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
         if not answer.addresses and (good or certain):
-            found[node] = "does not resolve" if answer.problem != "timeout" else "gets no response from the resolver"
+            odd_nodes[node] = (
+                "does not resolve" if answer.problem != "timeout" else "gets no response from the resolver"
+            )
         elif answer.addresses and is_loopback(answer.addresses[0]) and (owner is None or node != owner.name):
-            found[node] = f"is {answer.addresses[0]}"
+            odd_nodes[node] = f"is {answer.addresses[0]}"
     parts = split(good)
     for node, addresses in parts.odd.items() if parts is not None and parts.has_majority else ():
         # Addresses may rotate, or one family may be missing: one common address is enough.
         if parts is not None and not set(addresses) & set(parts.common):
-            found[node] = f"is {fold(addresses, 2)}"
-    return found
+            odd_nodes[node] = f"is {fold(addresses, 2)}"
+    return odd_nodes
 
 
 def _answer(lookup: Lookup) -> str:
@@ -464,10 +478,10 @@ def _answer(lookup: Lookup) -> str:
 @check(
     "NAM004",
     "two-names-of-one-machine",
-    plan=on_every_node(identity, when=multi_node, because=store_claims),
+    plan=on_every_node(identity, when=runs_on_several_machines, because=store_claims),
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "machines", "the job runs on one machine")
+@only_if(runs_on_several_machines, "machines", "the job runs on one machine")
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names in the node list belong to different machines.
 
@@ -484,19 +498,19 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
     is a warning, the same machine id (a cloned image) is information.
     """
-    seen = yield from known_facts(facts, identity, "machines")
-    places = _shared_values({node: fact.place for node, fact in seen.items()})
+    identities = yield from known_facts(facts, identity, "machines")
+    places = _shared_values({node: fact.place for node, fact in identities.items()})
     for nodes in places.values():
         yield failed(
             f"machine of {fold(nodes, 3)}",
-            f"{fold(nodes)} are one machine, {seen[nodes[0]].hostname}, under {len(nodes)} names",
-            at=Evidence("boot id", seen[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
+            f"{fold(nodes)} are one machine, {identities[nodes[0]].hostname}, under {len(nodes)} names",
+            at=Evidence("boot id", identities[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
             also=tuple(claim for scope in scopes(job) for claim in job.value_claims("hosts", scope)),
             nodes=nodes,
             remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
         )
     twice = {node for nodes in places.values() for node in nodes}
-    rest = {node: fact for node, fact in seen.items() if node not in twice}
+    rest = {node: fact for node, fact in identities.items() if node not in twice}
     for what, values in (
         ("host name", {node: fact.hostname for node, fact in rest.items()}),
         ("machine id", {n: f.machine_id for n, f in rest.items() if f.machine_id != "uninitialized"}),
@@ -516,8 +530,8 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 confidence=Confidence.MEDIUM,
             )
             twice.update(nodes)
-    if seen and not twice:
-        yield passed(f"{len(seen)} machines")
+    if identities and not twice:
+        yield passed(f"{len(identities)} machines")
 
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
@@ -599,16 +613,16 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if is_loopback(who.fqdn):
         bad = {other.name: "would connect to itself" for other in fleet.reached if other.name != node}
     good = 0
-    for seen in lookups(facts, own=False):
-        if seen.params.get("name") != who.fqdn or seen.node == node:
+    for row in lookups(facts, own=False):
+        if row.params.get("name") != who.fqdn or row.node == node:
             continue
-        if not isinstance(seen.fact, Observed):
-            yield unknown(f"{who.fqdn} on {seen.node}", seen.fact.reason, nodes=(seen.node,), required=True)
-        elif not seen.fact.value.addresses:
-            late = seen.fact.value.problem == "timeout"
-            bad[seen.node] = "gets no response from the resolver" if late else "cannot resolve it"
-        elif is_loopback(seen.fact.value.addresses[0]):
-            bad[seen.node] = "would connect to itself"
+        if not isinstance(row.fact, Observed):
+            yield unknown(f"{who.fqdn} on {row.node}", row.fact.reason, nodes=(row.node,), required=True)
+        elif not row.fact.value.addresses:
+            late = row.fact.value.problem == "timeout"
+            bad[row.node] = "gets no response from the resolver" if late else "cannot resolve it"
+        elif is_loopback(row.fact.value.addresses[0]):
+            bad[row.node] = "would connect to itself"
         else:
             good += 1
     if bad:
@@ -626,7 +640,7 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @warning_check("NAM006", "name-look-ups-slow", plan=_plan_names, probes=(resolve_many, identity))
-@only_if(multi_node, "look-ups", "the job runs on one machine")
+@only_if(runs_on_several_machines, "look-ups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Look-ups do not wait for a dead name server.
 
@@ -644,8 +658,8 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     yield from missing_facts(facts, resolve_many, "look-ups")
     known = facts.observed(identity).items()
     slow = {node: (who.hostname, who.fqdn_took_s) for node, who in known if who.fqdn_took_s > SLOW_S}
-    seen: dict[str, Lookups] = facts.observed(resolve_many)
-    for node, found in seen.items():
+    lookups_by_node: dict[str, Lookups] = facts.observed(resolve_many)
+    for node, found in lookups_by_node.items():
         worst = max(found.lookups, key=lambda item: item.took_s, default=None)
         if worst is not None and worst.took_s > SLOW_S and worst.addresses:
             slow[node] = (worst.name, worst.took_s)
@@ -658,5 +672,5 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             nodes=tuple(slow),
             remedy=f"Remove the name servers that do not respond from /etc/resolv.conf on {fold(slow)}.",
         )
-    elif seen:
-        yield passed(f"look-ups on {len(seen)} nodes")
+    elif lookups_by_node:
+        yield passed(f"look-ups on {len(lookups_by_node)} nodes")

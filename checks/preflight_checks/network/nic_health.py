@@ -12,7 +12,15 @@ from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, root_command, unknown
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.nics import UsedInterface, used_interfaces
-from preflight_checks.plans import given, known_facts, multi_node, on_every_node, only_if, split, warning_check
+from preflight_checks.plans import (
+    gated_by,
+    known_facts,
+    on_every_node,
+    only_if,
+    runs_on_several_machines,
+    split,
+    warning_check,
+)
 from preflight_checks.probes.interfaces import NicState, NicStates, interfaces, nic_states
 from preflight_checks.requirements import backend_claims, fold
 
@@ -25,7 +33,7 @@ MIN_ERRORS = 100
 EXTRA_CHANGES = 20
 
 
-_plan = on_every_node(interfaces, nic_states, when=multi_node, because=backend_claims)
+_plan = on_every_node(interfaces, nic_states, when=runs_on_several_machines, because=backend_claims)
 
 
 #: The interface in use and its state, by node.
@@ -53,9 +61,9 @@ def _known_states(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generat
 
 
 @warning_check("NIC008", "interface-speed-differs", plan=_plan)
-@only_if(multi_node, "speed", "the job runs on one machine")
-@given(partial(_known_states, subject="speed"))
-def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
+@only_if(runs_on_several_machines, "speed", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="speed"))
+def interface_speed(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
     """The interfaces in use run at one speed, in full duplex.
 
     What it checks: speed and duplex mode of each node's interface in use, as its driver reports them.
@@ -69,15 +77,15 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Itera
     Known limits: virtual machines' drivers often report no speed, or a meaningless one; the link stage measures the
     real rate.
     """
-    speeds = {node: s.speed_mbps for node, (_use, s) in found.items() if s.speed_mbps is not None}
-    half = [node for node, (_use, state) in found.items() if state.duplex == "half"]
+    speeds = {node: s.speed_mbps for node, (_use, s) in in_use.items() if s.speed_mbps is not None}
+    half = [node for node, (_use, state) in in_use.items() if state.duplex == "half"]
     parts = split(speeds)
     slower = (
         {n: v for n, v in parts.odd.items() if v < parts.common} if parts is not None and parts.has_majority else {}
     )
     if slower and parts is not None:
         node, speed = next(iter(slower.items()))
-        use, _state = found[node]
+        use, _state = in_use[node]
         yield failed(
             "speed",
             f"{use.interface.name} runs at {_speed_text(speed)} on {fold(slower)}; {len(parts.agreeing)} nodes have "
@@ -88,7 +96,7 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Itera
             remedy=f"Check cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
         )
     if half:
-        use, _state = found[half[0]]
+        use, _state = in_use[half[0]]
         yield failed(
             "duplex",
             f"{use.interface.name} runs in half duplex on {fold(half)}",
@@ -109,9 +117,9 @@ def _speed_text(mbps: int) -> str:
 
 
 @check("NIC009", "bond-degraded", plan=_plan, severity=Severity.WARNING)
-@only_if(multi_node, "bonds", "the job runs on one machine")
-@given(partial(_known_states, subject="bonds"))
-def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
+@only_if(runs_on_several_machines, "bonds", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="bonds"))
+def bond_degraded(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
     """Every member of a bond in use has a link, and bonds have one mode on all nodes.
 
     What it checks: where the interface in use is a bond, the link state of its members, and mode and number of
@@ -125,7 +133,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
 
     Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
     """
-    bonds = {node: (use, state) for node, (use, state) in found.items() if state.bond_mode}
+    bonds = {node: (use, state) for node, (use, state) in in_use.items() if state.bond_mode}
     if not bonds:
         yield not_applicable("bonds", "no interface in use is a bond")
     dead = {node: [m.name for m in state.members if m.up is False] for node, (_use, state) in bonds.items()}
@@ -159,9 +167,9 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterato
 
 
 @warning_check("NIC010", "interface-errors", plan=_plan)
-@only_if(multi_node, "errors", "the job runs on one machine")
-@given(partial(_known_states, subject="errors"))
-def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
+@only_if(runs_on_several_machines, "errors", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="errors"))
+def interface_errors(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
     """The interface in use has not lost its link, or packets, far more often than those of the other nodes.
 
     What it checks: receive and transmit errors as a share of all packets, and carrier changes since the driver was
@@ -178,12 +186,12 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iter
     because a full socket buffer counts as well.
     """
     # With fewer than three nodes, none can be called the odd one.
-    shares = {node: _error_share(state) for node, (_use, state) in found.items()}
+    shares = {node: _error_share(state) for node, (_use, state) in in_use.items()}
     noisy = _outliers_above(shares, lambda value, usual: value > ERROR_SHARE and value > 10 * usual)
-    changes = {n: float(s.carrier_changes) for n, (_u, s) in found.items() if s.carrier_changes is not None}
+    changes = {n: float(s.carrier_changes) for n, (_u, s) in in_use.items() if s.carrier_changes is not None}
     loose = _outliers_above(changes, lambda value, usual: value > 10 * usual and value > usual + EXTRA_CHANGES)
     for node in noisy:
-        use, state = found[node]
+        use, state = in_use[node]
         errors = state.counters.get("rx_errors", 0) + state.counters.get("tx_errors", 0)
         yield failed(
             f"errors of {node}",
@@ -194,7 +202,7 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iter
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}; `ethtool -S {state.name}`.",
         )
     for node in loose:
-        use, state = found[node]
+        use, state = in_use[node]
         yield failed(
             f"carrier of {node}",
             f"{state.name} on {node} lost and found its carrier {state.carrier_changes} times; the median of the "
@@ -206,7 +214,7 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iter
             remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
         )
     if not noisy and not loose:
-        yield passed(f"errors of {len(found)} nodes")
+        yield passed(f"errors of {len(in_use)} nodes")
 
 
 def _carrier_command(state: NicState) -> str:
@@ -229,9 +237,9 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
 
 
 @warning_check("NIC011", "nic-driver-differs", plan=_plan)
-@only_if(multi_node, "drivers", "the job runs on one machine")
-@given(partial(_known_states, subject="drivers"))
-def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
+@only_if(runs_on_several_machines, "drivers", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="drivers"))
+def nic_driver(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
     """The network cards in use have one driver and one firmware version.
 
     What it checks: driver and firmware of each node's interface in use; firmware is compared among equal drivers.
@@ -246,25 +254,25 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
     Known limits: without a clear majority nothing is reported: mixed hardware may be intended. Bonds and bridges have
     no firmware of their own.
     """
-    drivers = {node: state.driver for node, (_use, state) in found.items() if state.driver}
+    drivers = {node: state.driver for node, (_use, state) in in_use.items() if state.driver}
     parts = split(drivers)
     odd = parts.odd if parts is not None and parts.has_majority else {}
-    versions = {n: found[n][1].firmware for n in drivers if n not in odd and found[n][1].firmware}
+    versions = {n: in_use[n][1].firmware for n in drivers if n not in odd and in_use[n][1].firmware}
     firmware = split(versions)
-    for what, seen in (("driver", parts), ("firmware", firmware)):
-        if seen is None or not seen.odd or not seen.has_majority or len(seen.agreeing) < 2:
+    for what, values in (("driver", parts), ("firmware", firmware)):
+        if values is None or not values.odd or not values.has_majority or len(values.agreeing) < 2:
             continue
-        node, value = seen.first_odd
-        use, state = found[node]
+        node, value = values.first_odd
+        use, state = in_use[node]
         yield failed(
             what,
-            f"the network cards have different {what} versions: {seen.description}"
+            f"the network cards have different {what} versions: {values.description}"
             if what == "firmware"
-            else f"the network cards have different drivers: {seen.description}",
-            at=Evidence(what, value, seen.common, f"ethtool -i {state.name}", node),
+            else f"the network cards have different drivers: {values.description}",
+            at=Evidence(what, value, values.common, f"ethtool -i {state.name}", node),
             also=use.claims,
-            nodes=tuple(seen.odd),
-            remedy=f"Install the {what} of the other nodes for {state.name} on {fold(seen.odd)} ({seen.common}).",
+            nodes=tuple(values.odd),
+            remedy=f"Install the {what} of the other nodes for {state.name} on {fold(values.odd)} ({values.common}).",
         )
     if drivers and not odd and not (firmware is not None and firmware.odd and firmware.has_majority):
         yield passed(f"drivers of {len(drivers)} nodes")
@@ -273,9 +281,9 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[V
 
 
 @warning_check("NIC012", "two-interfaces-in-one-network", plan=_plan)
-@only_if(multi_node, "interfaces of one network", "the job runs on one machine")
-@given(partial(_known_states, subject="interfaces of one network"))
-def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: InUse) -> Iterator[Verdict]:
+@only_if(runs_on_several_machines, "interfaces of one network", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="interfaces of one network"))
+def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
     """No second interface is in the network of the one in use, unless kernel rules separate them.
 
     What it checks: on each node whether another interface that is up has an address in the network of the one in use,
@@ -292,9 +300,9 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: I
     Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is
     assumed to be right.
     """
-    observed, seen = facts.observed(interfaces), facts.observed(nic_states)
+    observed, states = facts.observed(interfaces), facts.observed(nic_states)
     twins: dict[tuple[str, str, bool], list[str]] = {}
-    for node, (use, state) in found.items():
+    for node, (use, state) in in_use.items():
         others = [
             item.name
             for item in observed[node].interfaces
@@ -303,10 +311,10 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: I
             and item.up
             and any(subnet(a) == use.network for a in item.addresses)
         ]
-        if others and _is_unknown(seen[node], state):
+        if others and _is_unknown(states[node], state):
             twins.setdefault((use.interface.name, others[0], state.rp_filter == 1), []).append(node)
     for (name, other, strict), nodes in twins.items():
-        use, state = found[nodes[0]]
+        use, state = in_use[nodes[0]]
         yield failed(
             f"{name} and {other}",
             f"{name} and {other} are both in {use.network} on {fold(nodes)}, and no kernel rule separates them"
@@ -324,8 +332,8 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, found: I
             "net.ipv4.conf.all.arp_announce=2` and a routing rule and table for each interface.",
         )
     if not twins:
-        yield passed(f"interfaces of {len(found)} nodes")
+        yield passed(f"interfaces of {len(in_use)} nodes")
 
 
-def _is_unknown(seen: NicStates, state: NicState) -> bool:
-    return seen.policy_rules == 0 and state.arp_ignore == 0 and state.arp_announce == 0
+def _is_unknown(states: NicStates, state: NicState) -> bool:
+    return states.policy_rules == 0 and state.arp_ignore == 0 and state.arp_announce == 0

@@ -49,13 +49,13 @@ from preflight_checks.network.interface_filter import (
 )
 from preflight_checks.network.names import lookups
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
+    has_several_nodes,
     missing_facts,
-    multi_node,
     on_every_node,
     only_if,
     requests_for,
-    several_nodes,
+    runs_on_several_machines,
     split,
     warning_check,
 )
@@ -111,27 +111,27 @@ class UsedInterface:
 def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     """Return the interface in use of each node where it is known."""
     own: dict[str, list[str]] = {
-        seen.node: [text for text in seen.fact.value.addresses if not is_loopback(text)]
-        for seen in lookups(facts, own=True)
-        if isinstance(seen.fact, Observed)
+        row.node: [text for text in row.fact.value.addresses if not is_loopback(text)]
+        for row in lookups(facts, own=True)
+        if isinstance(row.fact, Observed)
     }
     around = environment_filters(job, facts)
     found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
         use = _interface_of_filter(job, node, fact.interfaces, around.get(node, ()))
-        use = use or used(job, node, fact.interfaces, own.get(node, ()))
+        use = use or interface_in_use(job, node, fact.interfaces, own.get(node, ()))
         if use is not None:
             found[node] = use
     return found
 
 
 def _interface_of_filter(
-    job: Job, node: str, observed: Sequence[Interface], around: Sequence[Filter]
+    job: Job, node: str, observed: Sequence[Interface], filters: Sequence[Filter]
 ) -> UsedInterface | None:
     """Return the choice of a filter in the node's own environment, if the job's files have none."""
-    if not around or chosen(job, node, observed) is not None:
+    if not filters or chosen(job, node, observed) is not None:
         return None
-    for item in around:
+    for item in filters:
         remaining = select(item.variable, item.value, observed, socket_family(job, node)).interfaces
         address = dialled_address(remaining[0]) if remaining and is_read_by_job(job, item.variable) else None
         if address is not None:
@@ -148,8 +148,12 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
     return {node: use for node, use in uses.items() if not unusable_reason(use.interface, several=True)}
 
 
-def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] = ()) -> UsedInterface | None:
-    """Return the interface in use of one node; None if unknown. `own` holds the addresses of the node's own name."""
+def interface_in_use(
+    job: Job, node: str, observed: Sequence[Interface], own_addresses: Sequence[str] = ()
+) -> UsedInterface | None:
+    """Return the interface in use of one node; None if unknown. `own_addresses` holds the addresses of the node's own
+    name.
+    """
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -159,7 +163,7 @@ def used(job: Job, node: str, observed: Sequence[Interface], own: Sequence[str] 
     names, _claims = backends(job)
     if "nccl" in names:
         return _interface_of_comm_id(job, observed) or by_nccl(job, node, observed)
-    for text in own:
+    for text in own_addresses:
         for item in observed:
             for address in item.addresses:
                 if address.address == text:
@@ -278,7 +282,7 @@ def _plan_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _routes(facts: Facts, host: str) -> dict[str, Observed[Route] | Unavailable]:
-    return {seen.node: seen.fact for seen in facts.each(route) if seen.params.get("destination") == host}
+    return {row.node: row.fact for row in facts.each(route) if row.params.get("destination") == host}
 
 
 def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
@@ -339,7 +343,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @warning_check("NIC003", "mtu-differs", plan=_plan_route)
-@only_if(several_nodes, "MTU", "the job has one node")
+@only_if(has_several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The chosen interfaces of all nodes have one MTU.
 
@@ -357,27 +361,27 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     blind = tuple(missing_facts(facts, interfaces, "MTU"))
     yield from blind
     choices = used_interfaces(job, facts)
-    found = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
-    if found is None or len(found.agreeing) + len(found.odd) < 2:
+    division = split({node: c.interface.mtu for node, c in choices.items() if c.interface.mtu is not None})
+    if division is None or len(division.agreeing) + len(division.odd) < 2:
         if not blind:
             yield unknown("MTU", "which interface the job will use is known on fewer than two nodes")
         return
-    if not found.odd:
-        yield passed(f"MTU {found.common} on {len(found.agreeing)} nodes")
+    if not division.odd:
+        yield passed(f"MTU {division.common} on {len(division.agreeing)} nodes")
         return
-    node, _ = found.first_odd
-    choice, common = choices[node], found.common
+    node, _ = division.first_odd
+    choice, common = choices[node], division.common
     yield failed(
         "MTU",
-        f"the chosen interfaces have different MTUs: {found.description}",
+        f"the chosen interfaces have different MTUs: {division.description}",
         at=Evidence(
             "interfaces", f"{choice.interface.name} mtu {choice.interface.mtu}", f"mtu {common}", "ip link", node
         ),
         also=choice.claims,
-        nodes=tuple(found.odd),
-        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(found.odd)}, "
+        nodes=tuple(division.odd),
+        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(division.odd)}, "
         "or fix the others.",
-        run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=found.odd),),
+        run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=division.odd),),
     )
 
 
@@ -387,7 +391,7 @@ PEERS, FEWER, MANY = 16, 4, 1024
 Pair = tuple[str, str]
 
 
-_plan = on_every_node(interfaces, when=multi_node, because=backend_claims)
+_plan = on_every_node(interfaces, when=runs_on_several_machines, because=backend_claims)
 
 
 def _chooses_by_default(job: Job, fleet: Fleet) -> bool:
@@ -403,7 +407,7 @@ def _nodes_with_own_filter(job: Job, facts: Facts) -> set[str]:
 @check(
     "NIC004",
     "nccl-default-interface-unsuitable",
-    plan=combined(_plan, when=_chooses_by_default),
+    plan=combine_plans(_plan, when=_chooses_by_default),
     severity=Severity.ERROR,
 )
 @only_if(_chooses_by_default, "NCCL's own choice", "one machine, no NCCL, or a filter chooses the interface")
@@ -477,10 +481,10 @@ def _best_interface(observed: Sequence[Interface]) -> Interface | None:
 @check(
     "NIC005",
     "address-on-several-nodes",
-    plan=combined(_plan, on_every_node(identity, when=multi_node)),
+    plan=combine_plans(_plan, on_every_node(identity, when=runs_on_several_machines)),
     severity=Severity.ERROR,
 )
-@only_if(multi_node, "addresses", "the job runs on one machine")
+@only_if(runs_on_several_machines, "addresses", "the job runs on one machine")
 def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two nodes use the same address.
 
@@ -522,7 +526,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
 
 @warning_check("NIC006", "interface-in-another-network", plan=_plan)
-@only_if(multi_node, "networks", "the job runs on one machine")
+@only_if(runs_on_several_machines, "networks", "the job runs on one machine")
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.
 
@@ -542,14 +546,14 @@ def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     yield from missing_facts(facts, interfaces, "networks")
     uses = usable_interfaces(job, facts)
     observed = facts.observed(interfaces)
-    found = split({node: use.network for node, use in uses.items()})
-    if found is None or len(uses) < 2:
+    division = split({node: use.network for node, use in uses.items()})
+    if division is None or len(uses) < 2:
         if observed:
             yield unknown("networks", "which interface the job will use is known on fewer than two nodes")
         return
     off: dict[str, Interface] = {}
-    for node in found.odd if found.has_majority and len(found.agreeing) > 1 else ():
-        fit = [item for item in observed[node].interfaces if any(subnet(a) == found.common for a in item.addresses)]
+    for node in division.odd if division.has_majority and len(division.agreeing) > 1 else ():
+        fit = [item for item in observed[node].interfaces if any(subnet(a) == division.common for a in item.addresses)]
         if fit:
             off[node] = fit[0]
     if not off:
@@ -560,8 +564,8 @@ def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterat
     yield failed(
         "networks",
         f"{fold(off)} {'uses' if len(off) == 1 else 'use'} {use.description} in {use.network} ({use.reason}); "
-        f"{len(found.agreeing)} nodes use {found.common}, where {node} has {fit_item.name}",
-        at=Evidence("interfaces", use.network, found.common, "ip -br addr", node),
+        f"{len(division.agreeing)} nodes use {division.common}, where {node} has {fit_item.name}",
+        at=Evidence("interfaces", use.network, division.common, "ip -br addr", node),
         also=use.claims,
         nodes=tuple(off),
         remedy=f"Make {fold(off)} use {fit_item.name}: set its name there, or use a prefix that matches only that "
@@ -591,7 +595,7 @@ def _claims(job: Job, use: UsedInterface) -> tuple[Claim, ...]:
 @check(
     "NIC007", "no-route-to-peer", plan=_plan_routes, when="link", severity=Severity.ERROR, probes=(interfaces, routes)
 )
-@only_if(multi_node, "routes between nodes", "the job runs on one machine")
+@only_if(runs_on_several_machines, "routes between nodes", "the job runs on one machine")
 def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel of every node has a route to the addresses that the other nodes publish, over the interface in use.
 
@@ -628,16 +632,16 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             elif own is not None and _uses_other_interface(taken, own):
                 aside.setdefault((own.interface.name, taken.interface), {}).setdefault(node, taken)
     yield from (_missing_route_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
-    for (name, through), found in aside.items():
-        node, route = next(iter(found.items()))
+    for (name, through), node_routes in aside.items():
+        node, route = next(iter(node_routes.items()))
         yield failed(
             f"{name} aside",
-            f"{fold(found)} {'uses' if len(found) == 1 else 'use'} {name}, but the kernel reaches "
+            f"{fold(node_routes)} {'uses' if len(node_routes) == 1 else 'use'} {name}, but the kernel reaches "
             f"{peers.get(route.destination, route.destination)} ({route.destination}) through {through}",
             at=Evidence("route", f"dev {through}", f"dev {name}", f"ip route get {route.destination}", node),
             also=uses[node].claims,
-            nodes=tuple(found),
-            remedy=f"Choose {through} on {fold(found)}, or route the network of the peers through {name}.",
+            nodes=tuple(node_routes),
+            remedy=f"Choose {through} on {fold(node_routes)}, or route the network of the peers through {name}.",
             certain=False,
         )
     if requested and not lost and not aside:
@@ -648,9 +652,9 @@ def _reach(count: int) -> int:
     return max(0, min(PEERS if count <= MANY else FEWER, count - 1))
 
 
-def _uses_other_interface(route: Route, own: UsedInterface) -> bool:
+def _uses_other_interface(route: Route, used: UsedInterface) -> bool:
     """Return whether a route leaves through an interface other than the one in use."""
-    names = {item.name for item in own.candidates}
+    names = {item.name for item in used.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
 

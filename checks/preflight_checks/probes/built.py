@@ -36,7 +36,7 @@ def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Return every distribution with its version. As in the import system, the first folder of sys.path counts."""
-    found: dict[str, str] = {}
+    version_by_name: dict[str, str] = {}
     for folder in dict.fromkeys(os.path.abspath(place or ".") for place in sys.path):
         try:
             entries = sorted(os.listdir(folder))
@@ -45,8 +45,8 @@ def versions() -> dict[str, str]:
         for entry in entries:
             named = parse_metadata_dir_name(entry) if entry.endswith("-info") else None
             if named is not None:
-                found.setdefault(*named)
-    return found
+                version_by_name.setdefault(*named)
+    return version_by_name
 
 
 #: Distributions by framework; the first that is installed counts.
@@ -141,7 +141,7 @@ def nccl_text(number: int) -> str:
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
 
-def required(framework: str) -> dict[str, str]:
+def pinned_versions(framework: str) -> dict[str, str]:
     """Return the versions of cuDNN and NCCL that the framework's distribution pins."""
     from importlib import metadata  # Takes longer to import than most probes run.
 

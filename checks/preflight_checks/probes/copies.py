@@ -190,16 +190,16 @@ def copies(params: dict[str, Any]) -> Copies:
     one by one unless `params["whole"]` is true.
     """
     directory = os.getcwd()
-    found = [_copy(str(name), [str(place) for place in places]) for name, places in params["files"]]
-    if not any(copy.path and not copy.problem for copy in found) or _is_home(directory):
-        return Copies(directory, found)
+    file_copies = [_copy(str(name), [str(place) for place in places]) for name, places in params["files"]]
+    if not any(copy.path and not copy.problem for copy in file_copies) or _is_home(directory):
+        return Copies(directory, file_copies)
     listed, cut = _code(directory)
     whole = hashlib.sha256(
         "".join("{} {}\n".format(*item) for item in sorted(listed.items())).encode("utf-8", "replace")
     )
     return Copies(
         directory,
-        found,
+        file_copies,
         commit_of(directory),
         listed if len(listed) <= MAX_NAMED and not params.get("whole") else {},
         "" if cut else whole.hexdigest()[:16],

@@ -119,7 +119,7 @@ def fabric(params: dict[str, Any]) -> Fabric:
     switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
         return Fabric(0)
-    return Fabric(switches, _running(), _service(), _version("nv-fabricmanager", r"(\d+\.\d+(?:\.\d+)?)"))
+    return Fabric(switches, _is_manager_running(), _service(), _version("nv-fabricmanager", r"(\d+\.\d+(?:\.\d+)?)"))
 
 
 def _switches_by_pci_class() -> int:
@@ -129,7 +129,7 @@ def _switches_by_pci_class() -> int:
     )
 
 
-def _running() -> bool | None:
+def _is_manager_running() -> bool | None:
     if any(read_text(path) == _PROCESS for path in glob.glob(os.path.join(PROC_FOLDER, "[0-9]*", "comm"))):
         return True
     return False if read_text(os.path.join(PROC_FOLDER, "2", "comm")) == "kthreadd" else None
@@ -205,7 +205,7 @@ def pci(params: dict[str, Any]) -> Pci:
     redirecting: list[str] = []
     unreadable: list[str] = []
     for name in bridges:
-        control = acs_control(_bytes(os.path.join(DEVICES, name, "config")))
+        control = acs_control(_read_bytes(os.path.join(DEVICES, name, "config")))
         if control is None:
             unreadable.append(name)
         elif control & _REDIRECT:
@@ -213,7 +213,7 @@ def pci(params: dict[str, Any]) -> Pci:
     types = {_text_of(name, "iommu_group/type") for name in gpus + cards} - {""}
     places = {name: read_number(os.path.join(DEVICES, name, "numa_node")) for name in gpus + cards}
     numa = {name: place for name, place in places.items() if place is not None}
-    return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _virtual(), _options(), numa)
+    return Pci(gpus, cards, bridges, redirecting, unreadable, sorted(types), _is_virtual_machine(), _options(), numa)
 
 
 def acs_control(config: bytes) -> int | None:
@@ -233,7 +233,7 @@ def acs_control(config: bytes) -> int | None:
     return 0
 
 
-def _virtual() -> bool | None:
+def _is_virtual_machine() -> bool | None:
     """Return whether the processor reports a hypervisor; None if unknown."""
     text = read_text(CPUINFO)
     flags = [line for line in text.splitlines() if line.startswith("flags")]
@@ -248,7 +248,7 @@ def _text_of(name: str, file: str) -> str:
     return read_text(os.path.join(DEVICES, name, file))
 
 
-def _bytes(path: str, max_bytes: int = 4096) -> bytes:
+def _read_bytes(path: str, max_bytes: int = 4096) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(max_bytes)

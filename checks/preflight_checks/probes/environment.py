@@ -24,7 +24,7 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.interfaces import interfaces, visible_network
 from preflight_checks.probes.limits import cgroups
 from preflight_checks.probes.machine import parse_meminfo
-from preflight_checks.probes.names import lookup_all, within
+from preflight_checks.probes.names import lookup_all, run_within
 
 #: The variables that are read; `*` is only allowed at the end. Values of other variables never leave a node.
 COLLECTED = (
@@ -90,20 +90,20 @@ def environment(params: dict[str, Any]) -> Environment:
     wanted = {str(name) for name in params.get("hashed", [])}
     variables, digests = split_secrets(os.environ, wanted, key)
     # A directory server, a home directory or a folder of libraries may be dead; the environment is known all the same.
-    user, home = within(LOOK_S, _account, ("", os.environ.get("HOME", "")))
+    user, home = run_within(LOOK_S, _account, ("", os.environ.get("HOME", "")))
     unread = [SettingsFile(home or "~", TIMEOUT_MESSAGE % LOOK_S)]
-    exports = within(LOOK_S, lambda: _export_files(home), unread) if params.get("export_files") else []
+    exports = run_within(LOOK_S, lambda: _export_files(home), unread) if params.get("export_files") else []
     library_path = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return Environment(
         variables,
         digests,
-        within(LOOK_S, lambda: nccl_files(os.environ, home), unread),
+        run_within(LOOK_S, lambda: nccl_files(os.environ, home), unread),
         exports,
         user,
         os.getuid(),
         home,
         _directory(),
-        within(LOOK_S, lambda: [name for name in library_path if name and not os.path.isdir(name)][:16], []),
+        run_within(LOOK_S, lambda: [name for name in library_path if name and not os.path.isdir(name)][:16], []),
     )
 
 
@@ -113,7 +113,7 @@ def split_secrets(environ: Mapping[str, str], wanted: set[str], key: str) -> tup
     hidden: dict[str, str] = {}
     for name in sorted(environ):
         value = environ[name]
-        if _matches(name) and _showable(name, value):
+        if _matches(name) and _can_be_shown(name, value):
             shown[name] = value
         elif _matches(name) or name in wanted:
             hidden[name] = keyed_hash(key, value)
@@ -132,7 +132,7 @@ def _matches(name: str) -> bool:
     return name in _NAMES or name.startswith(_BEGINNINGS)
 
 
-def _showable(name: str, value: str) -> bool:
+def _can_be_shown(name: str, value: str) -> bool:
     plain = len(value) <= MAX_VALUE_LENGTH and value.encode("utf-8", "replace") == value.encode(
         "utf-8", "surrogateescape"
     )
@@ -162,7 +162,7 @@ def read_settings(path: str) -> SettingsFile | None:
     if len(data) > MAX_FILE_BYTES:
         return SettingsFile(path, f"it is larger than {MAX_FILE_BYTES // 1024} KiB")
     settings, unread = parse_settings(data.decode("utf-8", "replace"))
-    kept = {name: value for name, value in settings.items() if _matches(name) and _showable(name, value)}
+    kept = {name: value for name, value in settings.items() if _matches(name) and _can_be_shown(name, value)}
     return SettingsFile(path, "", kept, unread)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Iterable, Iterator
 from preflight.agent.command import run
 from preflight.agent.process import read_text
 from preflight.agent.wire import ProbeUnavailable
-from preflight_checks.probes.limits import SHARED, Mount, mount_of, mounted
+from preflight_checks.probes.limits import SHARED, Mount, current_mounts, mount_of
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,24 @@ def folder_state(params: dict[str, Any]) -> FolderState:
 
     With `params["quota"]` quotas and targets are queried, if the file system has any.
     """
-    given = str(params["path"])
-    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
+    given_path = str(params["path"])
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     nearest, status, found = _nearest_existing(resolved)
     if status is None:
-        return FolderState(given, resolved, nearest=nearest, problem=found[0], detail=found[1])
+        return FolderState(given_path, resolved, nearest=nearest, problem=found[0], detail=found[1])
     if not stat.S_ISDIR(status.st_mode):
-        return FolderState(given, resolved, nearest == resolved, nearest, "file", f"{nearest} is not a folder")
+        return FolderState(given_path, resolved, nearest == resolved, nearest, "file", f"{nearest} is not a folder")
     real = os.path.realpath(nearest)
-    mount = mount_of(real, mounted())
+    mount = mount_of(real, current_mounts())
     try:
         room = os.statvfs(nearest)
     except OSError as error:
-        return FolderState(given, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error))
+        return FolderState(
+            given_path, resolved, nearest == resolved, nearest, _kind(error), error.strerror or str(error)
+        )
     queried = mount if params.get("quota") else None
     return FolderState(
-        given,
+        given_path,
         resolved,
         nearest == resolved,
         nearest,
@@ -276,7 +278,7 @@ class Scratch:
 def scratch(params: dict[str, Any]) -> Scratch:
     """Return the folder of this kind (`params["what"]`, a key of PLACES) for a process of the job."""
     what = str(params["what"])
-    variable, path = chosen(what, dict(os.environ))
+    variable, path = select_folder(what, dict(os.environ))
     state = folder_state({"path": path or "/nonexistent"})
     instead = ""
     if what == "temporary" and not can_hold_files(state):
@@ -285,7 +287,7 @@ def scratch(params: dict[str, Any]) -> Scratch:
     return Scratch(what, variable, state, instead)
 
 
-def chosen(what: str, environment: dict[str, str]) -> tuple[str, str]:
+def select_folder(what: str, environment: dict[str, str]) -> tuple[str, str]:
     """Return the variable that selects the folder, and the folder."""
     variables, default = PLACES[what]
     for name, rest in variables:
@@ -324,7 +326,7 @@ def hub_model(params: dict[str, Any]) -> HubModel:
     """Look up `params["model"]` (`owner/name`) in the cache of the job's processes."""
     model = str(params["model"])
     set_by = next((name for name in _OFFLINE if os.environ.get(name, "").lower() in _TRUE), "")
-    folder = os.path.join(chosen("hub", dict(os.environ))[1], "models--" + model.replace("/", "--"))
+    folder = os.path.join(select_folder("hub", dict(os.environ))[1], "models--" + model.replace("/", "--"))
     try:
         revisions = sorted(_names(os.path.join(folder, "snapshots")) or [])
     except OSError as error:
@@ -356,7 +358,7 @@ def has_braces(text: str) -> bool:
     return any(_alternatives(found) is not None for found in _BRACES.findall(text))
 
 
-def expanded(text: str) -> list[str]:
+def expand_braces(text: str) -> list[str]:
     """Return all brace expansions of a text, at most MAX_NAMES; a text without braces is its only expansion."""
     found: list[str] = []
     for name in _expand(text):
@@ -396,7 +398,7 @@ def _alternatives(inside: str) -> list[str] | None:
     return inside.split(",") if "," in inside else None
 
 
-def indexed(prefix: str) -> list[str]:
+def indexed_files(prefix: str) -> list[str]:
     """Return the two files of an indexed data set (Megatron-LM's --data-path) with this prefix; empty if there is
     none.
     """
@@ -450,23 +452,23 @@ class Sample:
     whole: bool
 
 
-def paths_chosen(names: Iterable[str]) -> list[str]:
+def select_paths(names: Iterable[str]) -> list[str]:
     """Return the names to read, selected by their hashes: practically random, and the same ones on every node."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
 
 
-def sampled(files: dict[str, str]) -> tuple[list[Sample], str]:
+def sample_files(files: dict[str, str]) -> tuple[list[Sample], str]:
     """Return digests of some of the files (name -> path), and why there are fewer than planned."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     began = time.monotonic()
-    for name in paths_chosen(files):
+    for name in select_paths(files):
         if time.monotonic() - began > CONTENT_TIME_LIMIT_S:
-            return found, f"reading took longer than {CONTENT_TIME_LIMIT_S:.1f} s"
+            return samples, f"reading took longer than {CONTENT_TIME_LIMIT_S:.1f} s"
         try:
-            found.append(digest_of(name, files[name]))
+            samples.append(digest_of(name, files[name]))
         except OSError as error:
-            return found, f"{name}: {error.strerror or error}"
-    return found, ""
+            return samples, f"{name}: {error.strerror or error}"
+    return samples, ""
 
 
 def digest_of(name: str, path: str) -> Sample:
@@ -560,31 +562,33 @@ def path_state(params: dict[str, Any]) -> PathState:
 
 def _with_mount(state: PathState) -> PathState:
     """Add the file system and its source; links are resolved to the actual location."""
-    mount = mount_of(os.path.realpath(state.resolved), mounted())
+    mount = mount_of(os.path.realpath(state.resolved), current_mounts())
     return replace(state, file_system=mount.kind, source=mount.source) if mount is not None else state
 
 
-def _missing_path(given: str, resolved: str, error: OSError) -> PathState:
+def _missing_path(given_path: str, resolved: str, error: OSError) -> PathState:
     names: list[str] = []
     kind: str = "pattern"
     if has_braces(resolved):
-        names = expanded(resolved)
+        names = expand_braces(resolved)
         # Nothing of it exists: this is reported of the path itself, not of each of its files.
         names = names if any(os.path.lexists(name) for name in names) else []
-    elif glob.has_magic(given):
+    elif glob.has_magic(given_path):
         names = sorted(glob.glob(resolved, recursive=True))[:MAX_WALKED]
-    elif indexed(resolved):
-        names, kind = indexed(resolved), "indexed"
+    elif indexed_files(resolved):
+        names, kind = indexed_files(resolved), "indexed"
     if names:
         folder = os.path.dirname(os.path.commonprefix(names)) or "/"
-        return _collected(replace(_with_mount(PathState(given, folder)), resolved=resolved, kind=kind), names, folder)
+        return _collected(
+            replace(_with_mount(PathState(given_path, folder)), resolved=resolved, kind=kind), names, folder
+        )
     if isinstance(error, PermissionError):
-        return PathState(given, resolved, "", "denied", error.strerror or "")
+        return PathState(given_path, resolved, "", "denied", error.strerror or "")
     if os.path.islink(resolved):
-        return PathState(given, resolved, "", "dangling", f"it links to {os.readlink(resolved)}")
+        return PathState(given_path, resolved, "", "dangling", f"it links to {os.readlink(resolved)}")
     problem = "missing" if isinstance(error, (FileNotFoundError, NotADirectoryError)) else "other"
     problem = "stale" if error.errno == errno.ESTALE else problem
-    return PathState(given, resolved, "", problem, error.strerror or str(error))
+    return PathState(given_path, resolved, "", problem, error.strerror or str(error))
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -595,7 +599,7 @@ def _walk(folder: str) -> Iterator[str]:
 
 
 def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
-    found: list[tuple[str, int]] = []
+    collected: list[tuple[str, int]] = []
     unreadable: list[str] = []
     absent: list[str] = []
     readable: dict[str, str] = {}
@@ -603,7 +607,7 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
     ends = time.monotonic() + TIME_LIMIT_S
     explicit = state.kind in ("list", "indexed") or has_braces(state.path)
     for name in names:
-        if len(found) >= MAX_WALKED:
+        if len(collected) >= MAX_WALKED:
             break
         if time.monotonic() > ends:
             hurried = True
@@ -614,29 +618,29 @@ def _collected(state: PathState, names: Iterable[str], base: str) -> PathState:
         except OSError:
             (absent if explicit and not os.path.lexists(name) else unreadable).append(shown)
             continue
-        found.append((shown, status.st_size))
+        collected.append((shown, status.st_size))
         if not os.access(name, os.R_OK):
             unreadable.append(shown)
         elif stat.S_ISREG(status.st_mode):
             readable[shown] = name
     # Files that all nodes read from one server are the same for all of them.
-    samples, problem = ([], "") if hurried or state.file_system in SHARED else sampled(readable)
+    samples, problem = ([], "") if hurried or state.file_system in SHARED else sample_files(readable)
     return replace(
         state,
-        size_bytes=sum(size for _name, size in found),
-        entries=[Entry(name, size) for name, size in found[:MAX_LISTED]],
+        size_bytes=sum(size for _name, size in collected),
+        entries=[Entry(name, size) for name, size in collected[:MAX_LISTED]],
         unreadable=unreadable[:MAX_LISTED],
         absent=absent[:MAX_LISTED],
-        listed=len(found),
-        digest=_digest(found),
+        listed=len(collected),
+        digest=_digest(collected),
         samples=samples,
         sample_problem=problem,
         hurried=hurried,
     )
 
 
-def _digest(found: list[tuple[str, int]]) -> str:
-    text = "\n".join("%s\t%d" % item for item in sorted(found))
+def _digest(files: list[tuple[str, int]]) -> str:
+    text = "\n".join("%s\t%d" % item for item in sorted(files))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
@@ -688,28 +692,32 @@ class CheckpointState:
 
 def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
     """Examine the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
-    given = str(params["path"])
-    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
+    given_path = str(params["path"])
+    resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     try:
         if not os.path.isdir(resolved):
             size = os.stat(resolved).st_size
-            return CheckpointState(given, resolved, size_bytes=size, hollow=[os.path.basename(resolved)][: size == 0])
-        tag = _newest(resolved)
+            return CheckpointState(
+                given_path, resolved, size_bytes=size, hollow=[os.path.basename(resolved)][: size == 0]
+            )
+        tag = _newest_checkpoint(resolved)
         folder = os.path.join(resolved, tag)
         if not os.path.isdir(folder):
             return CheckpointState(
-                given, resolved, "tag", f"{tag} is recorded as the newest checkpoint, but does not exist", tag
+                given_path, resolved, "tag", f"{tag} is recorded as the newest checkpoint, but does not exist", tag
             )
         pieces = _pieces(folder)
     except OSError as error:
         problem = {errno.ENOENT: "missing", errno.ENOTDIR: "missing", errno.EACCES: "denied"}
-        return CheckpointState(given, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error))
+        return CheckpointState(
+            given_path, resolved, problem.get(error.errno or 0, "other"), error.strerror or str(error)
+        )
     if not pieces:
-        return CheckpointState(given, resolved, "empty", "it contains no files", tag)
-    return _with_ranks(CheckpointState(given, resolved, tag=tag), pieces)
+        return CheckpointState(given_path, resolved, "empty", "it contains no files", tag)
+    return _with_ranks(CheckpointState(given_path, resolved, tag=tag), pieces)
 
 
-def _newest(folder: str) -> str:
+def _newest_checkpoint(folder: str) -> str:
     """Return the folder of the newest checkpoint below `folder`; empty if `folder` is a checkpoint itself. Raises
     OSError.
     """

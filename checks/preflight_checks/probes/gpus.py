@@ -76,13 +76,13 @@ class _Reader:
             self._send({"unread": self.unread})
 
 
-def look(nvml: Any, index: int, send: Send) -> None:
+def report_device(nvml: Any, index: int, send: Send) -> None:
     """Report the properties and the state of device `index`."""
     reader = _Reader(nvml, send)
     try:
         reader.call("nvmlInit")
         handle = reader.call("nvmlDeviceGetHandleByIndex", index)
-        send({"name": text(reader.call("nvmlDeviceGetName", handle))})
+        send({"name": decode_text(reader.call("nvmlDeviceGetName", handle))})
         _identity(reader, handle)
         _memory(reader, handle)
         _clocks_and_power(reader, handle)
@@ -98,11 +98,11 @@ def look(nvml: Any, index: int, send: Send) -> None:
 
 def _identity(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
-    get("uuid", lambda: text(call("nvmlDeviceGetUUID", handle)))
-    get("pci", lambda: pci_address(text(call("nvmlDeviceGetPciInfo", handle).busId)))
+    get("uuid", lambda: decode_text(call("nvmlDeviceGetUUID", handle)))
+    get("pci", lambda: pci_address(decode_text(call("nvmlDeviceGetPciInfo", handle).busId)))
     get("compute_capability", lambda: "%d.%d" % tuple(call("nvmlDeviceGetCudaComputeCapability", handle)))
-    get("vbios", lambda: text(call("nvmlDeviceGetVbiosVersion", handle)))
-    get("gsp_firmware", lambda: text(call("nvmlDeviceGetGspFirmwareVersion", handle)))
+    get("vbios", lambda: decode_text(call("nvmlDeviceGetVbiosVersion", handle)))
+    get("gsp_firmware", lambda: decode_text(call("nvmlDeviceGetGspFirmwareVersion", handle)))
 
 
 def _memory(reader: _Reader, handle: Any) -> None:
@@ -165,7 +165,7 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
     """Return the reasons that hold in each of several samples, because a slowdown may appear for a moment at any change
     (nvml.h).
     """
-    held = ~0
+    held_bits = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
             time.sleep(0.03)
@@ -176,8 +176,8 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
             if getattr(error, "value", _FUNCTION_NOT_FOUND) != _FUNCTION_NOT_FOUND:
                 raise
             seen = int(reader.call("nvmlDeviceGetCurrentClocksThrottleReasons", handle))
-        held &= seen
-    return held
+        held_bits &= seen
+    return held_bits
 
 
 def _links(reader: _Reader, handle: Any) -> None:
@@ -231,7 +231,7 @@ def _fabric(reader: _Reader, handle: Any) -> dict[str, int]:
     return {"state": state if isinstance(state, int) else ord(state), "status": int(info.status)}
 
 
-def pairs(nvml: Any, count: int, send: Send) -> None:
+def report_pairs(nvml: Any, count: int, send: Send) -> None:
     """Report for each pair of devices whether one may read the other's memory, and the topology between them.
 
     Pairs come in the order 0-1, 0-2, ..., 1-2, ...; values are nvmlGpuP2PStatus_t (0 is yes) and
@@ -324,7 +324,7 @@ def pci_address(bus_id: str) -> str:
     return f"{domain[-4:]}:{rest}" if rest else bus_id
 
 
-def text(value: Any) -> str:
+def decode_text(value: Any) -> str:
     """Decode text from NVML, which is bytes in some versions of its binding."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
@@ -346,25 +346,25 @@ class Device:
     memory_bytes: int | None
 
 
-def devices() -> list[Device]:
+def kfd_devices() -> list[Device]:
     """Return every GPU that compute programs can use, in KFD's order; empty without the driver."""
-    found = []
+    devices = []
     for folder in sorted(glob.glob(os.path.join(KFD, "*")), key=_number):
         values = parse_properties(read_text(os.path.join(folder, "properties")))
         # Nodes without compute units are processors.
         if values.get("simd_count", "0") == "0" or values.get("vendor_id") != _AMD:
             continue
-        pci = location(int(values.get("domain", "0")), int(values.get("location_id", "0")))
-        found.append(
+        pci = kfd_pci_address(int(values.get("domain", "0")), int(values.get("location_id", "0")))
+        devices.append(
             Device(
                 read_text(os.path.join(PCI, pci, "product_name")) or read_text(os.path.join(folder, "name")),
                 values.get("unique_id", ""),
-                architecture(int(values.get("gfx_target_version", "0"))),
+                llvm_architecture(int(values.get("gfx_target_version", "0"))),
                 pci,
                 read_number(os.path.join(PCI, pci, "mem_info_vram_total")),
             )
         )
-    return found
+    return devices
 
 
 def driver_version() -> str:
@@ -377,12 +377,12 @@ def parse_properties(text: str) -> dict[str, str]:
     return dict(line.split(None, 1) for line in text.splitlines() if len(line.split(None, 1)) == 2)
 
 
-def architecture(version: int) -> str:
+def llvm_architecture(version: int) -> str:
     """Convert KFD's number to LLVM's name: 90010 is gfx90a, 110000 is gfx1100."""
     return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else ""
 
 
-def location(domain: int, place: int) -> str:
+def kfd_pci_address(domain: int, place: int) -> str:
     """Convert KFD's location to a PCI address: bus in the upper byte, then five bits of device, three of function."""
     return f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
@@ -516,7 +516,7 @@ def gpus(params: dict[str, Any]) -> Gpus:
     if problem == "denied":
         raise ProbeUnavailable("denied", f"NVML may not be used by this user: {detail}")
     if problem in ("no-library", "no-driver"):
-        radeon = devices()
+        radeon = kfd_devices()
         if radeon:
             return _amd(radeon)
     driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
@@ -526,12 +526,12 @@ def gpus(params: dict[str, Any]) -> Gpus:
     if problem:
         return Gpus(driver, kernel, cuda, [], problem, detail, files, took_s=system.took_s)
     count = int(system.values.get("count", 0))
-    answers = run_isolated([functools.partial(look, pynvml, index) for index in range(count)], DEVICE_S)
+    answers = run_isolated([functools.partial(report_device, pynvml, index) for index in range(count)], DEVICE_S)
     found = [_gpu(index, answer) for index, answer in enumerate(answers)]
     seen = read_text(os.path.join(PROC, "2", "comm")) == "kthreadd"
     peers: dict[str, Any] = {}
     if 1 < count <= MAX_PAIRED_GPUS and not any(card.problem for card in found):
-        peers = run_isolated([functools.partial(pairs, pynvml, count)], PAIRS_S)[0].values
+        peers = run_isolated([functools.partial(report_pairs, pynvml, count)], PAIRS_S)[0].values
     reads, distances = peers.get("peer_reads"), peers.get("peer_distances")
     return Gpus(driver, kernel, cuda, found, "", "", files, "nvidia", system.took_s, seen, reads, distances)
 
@@ -542,7 +542,7 @@ def _system(pynvml: Any, send: Send) -> None:
         send({"at": "nvmlInit"})
         pynvml.nvmlInit()
         send({"at": "nvmlSystemGetDriverVersion"})
-        send({"driver": text(pynvml.nvmlSystemGetDriverVersion()), "cuda": _cuda(pynvml)})
+        send({"driver": decode_text(pynvml.nvmlSystemGetDriverVersion()), "cuda": _cuda(pynvml)})
         send({"at": "nvmlDeviceGetCount"})
         send({"count": pynvml.nvmlDeviceGetCount()})
     except pynvml.NVMLError as error:
@@ -555,7 +555,7 @@ def _system_problem(system: TaskResult) -> tuple[str, str]:
     if system.values.get("problem"):
         return system.values["problem"], system.values.get("detail", "")
     if system.problem == "timeout":
-        return "timeout", f"{system.at} did not return within {SYSTEM_S:g} s{_busy()}"
+        return "timeout", f"{system.at} did not return within {SYSTEM_S:g} s{_overload_explanation()}"
     if system.problem:
         return "other", f"{system.at}: {system.detail}"
     return "", ""
@@ -579,7 +579,7 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
     listed = values.get("processes")
     processes = [GpuProcess(**item) for item in listed] if listed is not None else None
     if answers.problem == "timeout":
-        values["problem"] = f"{answers.at} did not return within {DEVICE_S:g} s{_busy()}"
+        values["problem"] = f"{answers.at} did not return within {DEVICE_S:g} s{_overload_explanation()}"
         values["problem_kind"] = "timeout"
     elif answers.problem:
         values["problem"], values["problem_kind"] = f"{answers.at}: {answers.detail}", "crashed"
@@ -587,16 +587,16 @@ def _gpu(index: int, answers: TaskResult) -> Gpu:
     return Gpu(index=index, processes=processes, unread=unread, took_s=answers.took_s, **known_values)
 
 
-def _busy() -> str:
+def _overload_explanation() -> str:
     """Return an explanation for a slow query if the machine is overloaded; otherwise an empty string."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     return f" (the node is busy: load {load:.0f} on {cores} cores)" if load > 4 * cores else ""
 
 
-def _amd(found: list[Device]) -> Gpus:
+def _amd(devices: list[Device]) -> Gpus:
     listed = [
         Gpu(index, item.name or item.architecture, item.identity, item.memory_bytes, item.architecture, pci=item.pci)
-        for index, item in enumerate(found)
+        for index, item in enumerate(devices)
     ]
     return Gpus(driver_version(), "", "", listed, vendor="amd")
 

@@ -83,10 +83,10 @@ def interfaces(params: dict[str, Any]) -> Interfaces:
     rows, source = _rows()
     if rows is None:
         raise ProbeUnavailable("missing", "neither getifaddrs nor `ip -j addr` works on this node")
-    return Interfaces([_described(name, flags, found) for name, flags, found in grouped(rows)], source)
+    return Interfaces([_described(name, flags, found) for name, flags, found in group_by_interface(rows)], source)
 
 
-def grouped(rows: list[tuple[str, int, Address | None]]) -> list[tuple[str, int, list[Address]]]:
+def group_by_interface(rows: list[tuple[str, int, Address | None]]) -> list[tuple[str, int, list[Address]]]:
     """Return rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
     order: list[str] = []
     flags: dict[str, int] = {}
@@ -376,7 +376,7 @@ def nic_states(params: dict[str, Any]) -> NicStates:
         kind = "denied" if isinstance(error, PermissionError) else "missing"
         raise ProbeUnavailable(kind, f"{NET} cannot be listed: {error.strerror}") from None
     ours = [name for name in names if name != "lo" and not name.startswith("veth") and is_own_interface(name)]
-    if not ours and any(name != "lo" and _exists(name) is False for name in names):
+    if not ours and any(name != "lo" and _interface_exists(name) is False for name in names):
         raise ProbeUnavailable("missing", f"{NET} shows the interfaces of another network namespace")
     return NicStates(
         [_state(name) for name in ours[:MAX_INTERFACES]], _policy_rules(), max(0, len(ours) - MAX_INTERFACES)
@@ -404,10 +404,12 @@ def carriers(params: dict[str, Any]) -> Carriers:
 
 def is_own_interface(name: str) -> bool:
     """Return whether /sys shows our interface of this name, and not that of another network namespace."""
-    return _exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(name)
+    return _interface_exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(
+        name
+    )
 
 
-def _exists(name: str) -> bool | None:
+def _interface_exists(name: str) -> bool | None:
     if not os.path.isdir(os.path.join(NET, name)):
         return None  # such as the file bonding_masters
     try:
@@ -431,9 +433,9 @@ def _state(name: str) -> NicState:
         read_numbers(os.path.join(folder, "statistics"), _COUNTERS),
         mode,
         members,
-        _effective(name, "rp_filter"),
-        _effective(name, "arp_ignore"),
-        _effective(name, "arp_announce"),
+        _effective_setting(name, "rp_filter"),
+        _effective_setting(name, "arp_ignore"),
+        _effective_setting(name, "arp_announce"),
     )
 
 
@@ -470,7 +472,7 @@ def parse_driver(data: bytes) -> tuple[str, str]:
     return text(4), "" if firmware in ("N/A", "n/a") else firmware
 
 
-def _effective(name: str, setting: str) -> int | None:
+def _effective_setting(name: str, setting: str) -> int | None:
     """Return the larger of the interface's own value and the value of `all`, which is the one that the kernel
     applies.
     """

@@ -126,7 +126,7 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
     table, hidden = _table()
     own = _relatives(table, os.getpid())
     listeners = _listeners(ports)
-    found: list[Process] = []
+    processes: list[Process] = []
     strangers: dict[str, int] = {}
     compiling = False
     for pid, entry in sorted(table.items()):
@@ -134,15 +134,15 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
             continue
         compiling = compiling or os.path.basename(entry.words[0]) in ("ninja", "nvcc", "cicc", "cc1plus", "hipcc")
         kind = classify(entry.words, programs, entry.role)
-        held = sorted(listeners.get(pid, set()))
-        if kind is None and held and entry.own:
+        own_ports = sorted(listeners.get(pid, set()))
+        if kind is None and own_ports and entry.own:
             kind = ("server", os.path.basename(entry.words[0]))
         if kind is not None:
-            found.append(_process(pid, kind, entry, table, held))
+            processes.append(_process(pid, kind, entry, table, own_ports))
         elif not entry.own and _is_python(entry.words[0]) and entry.busy_share > 0.5:
             strangers[entry.user] = strangers.get(entry.user, 0) + 1
     return Leftovers(
-        _still_stuck(found)[:MAX_LISTED],
+        _still_stuck(processes)[:MAX_LISTED],
         _segments(set(table))[:MAX_LISTED],
         _size_of(SHM),
         strangers,
@@ -264,7 +264,7 @@ def _is_python(program: str) -> bool:
     return os.path.basename(program).rstrip("0123456789.") in ("python", "pypy")
 
 
-def _process(pid: int, kind: tuple[str, str], entry: Entry, table: dict[int, Entry], held: list[int]) -> Process:
+def _process(pid: int, kind: tuple[str, str], entry: Entry, table: dict[int, Entry], held_ports: list[int]) -> Process:
     shown = scrub(" ".join(entry.words))[:200]
     # An orphan is adopted by init or by a subreaper.
     orphan = entry.parent <= 1 or entry.parent not in table
@@ -273,7 +273,7 @@ def _process(pid: int, kind: tuple[str, str], entry: Entry, table: dict[int, Ent
     except OSError:
         directory = ""
     age = round(entry.age_s, 1)
-    return Process(pid, kind[0], kind[1], shown, entry.user, entry.own, age, entry.state, orphan, directory, held)
+    return Process(pid, kind[0], kind[1], shown, entry.user, entry.own, age, entry.state, orphan, directory, held_ports)
 
 
 def _still_stuck(processes: list[Process]) -> list[Process]:
@@ -318,12 +318,12 @@ def _is_head(words: Sequence[str]) -> bool:
 
 def _listeners(ports: set[int]) -> dict[int, set[int]]:
     """Return the processes that listen on these ports; processes whose descriptors may not be read are left out."""
-    from preflight_checks.probes.ports import holders_of, vacant
+    from preflight_checks.probes.ports import holders_of, is_vacant
 
     found: dict[int, set[int]] = {}
     for port in sorted(ports)[:MAX_LISTED]:
         # A list of all sockets from the kernel costs as much as everything else here.
-        if vacant(port):
+        if is_vacant(port):
             continue
         for holder in holders_of(port):
             if holder.pid and holder.listening:
@@ -333,7 +333,7 @@ def _listeners(ports: set[int]) -> dict[int, set[int]]:
 
 def _segments(alive: set[int]) -> list[Segment]:
     """Return shared-memory files of dead creators, largest first."""
-    found: list[Segment] = []
+    shared_segments: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped_segments() if segments else set()
     if used is None:
@@ -347,9 +347,9 @@ def _segments(alive: set[int]) -> list[Segment]:
         except OSError:
             continue
         age = max(0.0, time.time() - status.st_mtime)
-        found.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
-    found.sort(key=lambda segment: -segment.size_bytes)
-    return found
+        shared_segments.append(Segment(name, of, status.st_blocks * 512, round(age, 1), status.st_uid == os.getuid()))
+    shared_segments.sort(key=lambda segment: -segment.size_bytes)
+    return shared_segments
 
 
 def _library_of(name: str) -> str:
@@ -365,7 +365,7 @@ def _creator_pid(name: str) -> int:
 
 def _mapped_segments() -> set[str] | None:
     """Return the names of the segments that any readable process has mapped; None if time ran out."""
-    found: set[str] = set()
+    names: set[str] = set()
     prefix = SHM + "/"
     until = time.monotonic() + MAPS_DEADLINE_S
     for name in pids():
@@ -374,8 +374,8 @@ def _mapped_segments() -> set[str] | None:
         for line in text(name + "/maps", 4 * 1024 * 1024).splitlines():
             at = line.find(prefix)
             if at >= 0:
-                found.add(line[at + len(prefix) :].split(" ")[0])
-    return found
+                names.add(line[at + len(prefix) :].split(" ")[0])
+    return names
 
 
 def _size_of(folder: str) -> int | None:
@@ -505,22 +505,22 @@ def _ring_buffer_log() -> KernelLog:
 
 def sum_up(lines: Iterable[Line]) -> list[DriverMessage]:
     """Count messages by kind, code and device, each with the latest text."""
-    found: dict[tuple[str, int, str], DriverMessage] = {}
+    messages: dict[tuple[str, int, str], DriverMessage] = {}
     for age, line in lines:
         match = _SXID.search(line) if "SXid" in line else _XID.search(line)
         if match is None:
             continue
         kind = "sxid" if "SXid" in line else "xid"
-        key = (kind, int(match.group(2)), address(match.group(1)))
-        count = found[key].count + 1 if key in found else 1
+        key = (kind, int(match.group(2)), kernel_pci_address(match.group(1)))
+        count = messages[key].count + 1 if key in messages else 1
         text = (match.group(3) or "").strip()[:200]
-        last = found[key].last_age_s if key in found else None
+        last = messages[key].last_age_s if key in messages else None
         ages = [value for value in (last, age) if value is not None]
-        found[key] = DriverMessage(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
-    return [found[key] for key in sorted(found)]
+        messages[key] = DriverMessage(*key, count, round(max(0.0, min(ages)), 1) if ages else None, text)
+    return [messages[key] for key in sorted(messages)]
 
 
-def address(errors: str) -> str:
+def kernel_pci_address(errors: str) -> str:
     """Convert the driver's `0000:3B:00` to the kernel's `0000:3b:00.0`."""
     errors = errors.lower()
     return errors if "." in errors else errors + ".0"
@@ -624,7 +624,7 @@ def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
 
 def parse_slurm_nodes(text: str) -> list[SlurmNode]:
     """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
-    found: list[SlurmNode] = []
+    nodes: list[SlurmNode] = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
         if not name or not state:
@@ -634,8 +634,8 @@ def parse_slurm_nodes(text: str) -> list[SlurmNode]:
             "*" in state.group(1)
         ):
             reason = re.search(r"\bReason=(.*?)(?: \[\S+\])?(?:\s+\w+=|\s*$)", line)
-            found.append(SlurmNode(name.group(1), state.group(1), reason.group(1).strip()[:200] if reason else ""))
-    return found
+            nodes.append(SlurmNode(name.group(1), state.group(1), reason.group(1).strip()[:200] if reason else ""))
+    return nodes
 
 
 def parse_reservations(text: str, now: float) -> list[Reservation]:

@@ -37,7 +37,7 @@ class Dynamic:
     runpath: list[str] = field(default_factory=list)
 
 
-def dynamic(path: str) -> Dynamic | None:
+def read_dynamic_section(path: str) -> Dynamic | None:
     """Return the dynamic section of the library at `path`; None if there is none that can be read."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -108,7 +108,7 @@ class LibraryLookup:
 
 
 @functools.lru_cache(maxsize=1)
-def cached() -> dict[str, str]:
+def loader_cache() -> dict[str, str]:
     """Return the loader's cache: the first path for each name. Empty if ldconfig cannot be run."""
     try:
         text = command.run(["ldconfig", "-p"], deadline_s=2.0, max_output_bytes=4 << 20).output
@@ -137,8 +137,8 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
             path = os.path.join(folder, name)
             if os.path.isfile(path):
                 return LibraryLookup(name, path, via)
-    if name in cached():
-        return LibraryLookup(name, cached()[name], "the loader's cache (ldconfig)")
+    if name in loader_cache():
+        return LibraryLookup(name, loader_cache()[name], "the loader's cache (ldconfig)")
     for pattern in DEFAULT_FOLDERS:
         for path in glob.glob(os.path.join(pattern, name)):
             if os.path.isfile(path):
@@ -146,20 +146,20 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
     return LibraryLookup(name)
 
 
-def with_version(found: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
-    """Return `found` with its version: from its file's name, from its distribution, or from the library itself.
+def with_version(lookup: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
+    """Return `lookup` with its version: from its file's name, from its distribution, or from the library itself.
 
     `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
-    if not found.path:
-        return found
-    version, problem = version_in_name(found.path), ""
-    parts = os.path.realpath(found.path).split(os.sep)
+    if not lookup.path:
+        return lookup
+    version, problem = version_in_name(lookup.path), ""
+    parts = os.path.realpath(lookup.path).split(os.sep)
     if not version and "nvidia" in parts[:-1]:
         version = distributions.get(parts[parts.index("nvidia") + 1], "")
     if not version:
-        version, problem = _library_version(found.path, read)
-    return LibraryLookup(found.name, found.path, found.via, version, problem)
+        version, problem = _library_version(lookup.path, read)
+    return LibraryLookup(lookup.name, lookup.path, lookup.via, version, problem)
 
 
 def version_in_name(path: str) -> str:

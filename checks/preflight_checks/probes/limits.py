@@ -60,26 +60,26 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
     membership = parse_membership(read_text(proc + "/self/cgroup"))
     mounts = parse_mounts(read_text(proc + "/self/mountinfo", 1 << 20))
     folders = {name: list(_ancestor_folders(name, membership, mounts, base)) for name in ("cpu", "memory", "pids", "")}
-    seen = ["v1"] if any(folders[name] for name in ("cpu", "memory", "pids")) else []
-    seen += ["v2"] if folders[""] else []
+    versions = ["v1"] if any(folders[name] for name in ("cpu", "memory", "pids")) else []
+    versions += ["v2"] if folders[""] else []
     cores, cores_at = _tightest_cpu(folders["cpu"], folders[""])
-    memory, memory_at = _tightest(
+    memory, memory_at = _tightest_limit(
         [(folder, "memory.limit_in_bytes") for folder in folders["memory"]]
         + [(folder, name) for folder in folders[""] for name in ("memory.max", "memory.high")]
     )
-    processes, processes_at = _tightest([(folder, "pids.max") for folder in folders["pids"] + folders[""]])
+    processes, processes_at = _tightest_limit([(folder, "pids.max") for folder in folders["pids"] + folders[""]])
     return Cgroups(
-        "+".join(seen),
+        "+".join(versions),
         cores,
         cores_at,
-        _throttled(cores_at) if cores_at else None,
+        _throttled_share(cores_at) if cores_at else None,
         memory,
         _first_number(memory_at, ("memory.current", "memory.usage_in_bytes")),
         memory_at,
         processes,
         _first_number(processes_at, ("pids.current",)),
         processes_at,
-        bool(membership) and not seen,
+        bool(membership) and not versions,
     )
 
 
@@ -103,11 +103,11 @@ def parse_mounts(text: str) -> list[MountedHierarchy]:
         if not separator or len(fields) < 5 or len(kind) < 3 or kind[0] not in ("cgroup", "cgroup2"):
             continue
         controllers = tuple(kind[2].split(",")) if kind[0] == "cgroup" else ()
-        found.append(MountedHierarchy(unescaped(fields[3]), unescaped(fields[4]), controllers))
+        found.append(MountedHierarchy(unescape_path(fields[3]), unescape_path(fields[4]), controllers))
     return found
 
 
-def unescaped(text: str) -> str:
+def unescape_path(text: str) -> str:
     """Decode a path of the mount tables, where blanks and the like are octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
@@ -155,7 +155,7 @@ def _pair(text: str) -> tuple[int | None, int | None]:
     return int(words[0]), int(words[1])
 
 
-def _tightest(places: list[tuple[str, str]]) -> tuple[int | None, str]:
+def _tightest_limit(places: list[tuple[str, str]]) -> tuple[int | None, str]:
     best: int | None = None
     where: str = ""
     for folder, name in places:
@@ -165,7 +165,7 @@ def _tightest(places: list[tuple[str, str]]) -> tuple[int | None, str]:
     return best, where
 
 
-def _throttled(folder: str) -> float | None:
+def _throttled_share(folder: str) -> float | None:
     counts: dict[str, int] = {}
     for line in read_text(folder + "/cpu.stat").splitlines():
         name, _, value = line.partition(" ")
@@ -217,13 +217,13 @@ class Mount:
         return "noexec" in self.options.split(",")
 
 
-def mounts(text: str) -> list[Mount]:
+def parse_mount_table(text: str) -> list[Mount]:
     """Parse /proc/self/mounts: the mounts in the order in which they were made."""
     found: list[Mount] = []
     for line in text.splitlines():
         parts = line.split(" ")
         if len(parts) >= 4:
-            found.append(Mount(unescaped(parts[1]), parts[2], unescaped(parts[0]), parts[3]))
+            found.append(Mount(unescape_path(parts[1]), parts[2], unescape_path(parts[0]), parts[3]))
     return found
 
 
@@ -237,9 +237,9 @@ def mount_of(path: str, table: list[Mount]) -> Mount | None:
     return best
 
 
-def mounted() -> list[Mount]:
+def current_mounts() -> list[Mount]:
     """Return the mounts of this process; empty if the system's mount table cannot be read."""
-    return mounts(read_text(TABLE, 1 << 24))
+    return parse_mount_table(read_text(TABLE, 1 << 24))
 
 
 SHM = "/dev/shm"
@@ -304,7 +304,7 @@ def limits(params: dict[str, Any]) -> Limits:
         problem,
         list_folder("/sys/class/infiniband"),
         processes,
-        _exempt(),
+        _is_exempt(),
         threads_of(os.getuid()) if processes is not None else None,
         _limit(resource.getrlimit(resource.RLIMIT_AS)[0]),
         _limit(resource.getrlimit(resource.RLIMIT_FSIZE)[0]),
@@ -336,7 +336,7 @@ def _affinity() -> list[int]:
         return []
 
 
-def _exempt() -> bool:
+def _is_exempt() -> bool:
     """Return whether the kernel lets this user start processes beyond the limit, because the user is root or has the
     capability.
     """

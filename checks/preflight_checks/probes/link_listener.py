@@ -38,7 +38,7 @@ from preflight_checks.probes.links import (
     welcome,
     words_of,
 )
-from preflight_checks.probes.ports import OTHER_RUN, bound, holders_of
+from preflight_checks.probes.ports import OTHER_RUN, bind_socket, holders_of
 
 #: A connection that is silent for this long is dropped, and one without a complete greeting by then.
 IDLE_S, GREETING_S = 12.0, 3.0
@@ -117,9 +117,9 @@ def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] =
 
     A part without a free port near its end has no listener. Reserved ports are not tried, because no job gets one.
     """
-    found: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     if not ephemeral or count < 1:
-        return found
+        return sockets
     first, last = ephemeral
     size = (last - first + 1) // count
     for part in range(count if size >= _SPREAD_TRIES else 0):
@@ -127,11 +127,11 @@ def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] =
         allowed = (port for port in range(end, end - size, -1) if port not in reserved_ports)
         for port in itertools.islice(allowed, _SPREAD_TRIES):
             try:
-                found.append(_listener(port, 0.0))
+                sockets.append(_listener(port, 0.0))
                 break
             except OSError:
                 continue
-    return found
+    return sockets
 
 
 def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
@@ -139,18 +139,18 @@ def _listener(port: int, timeout_s: float = 0.4) -> socket.socket:
     until = time.monotonic() + timeout_s
     while True:
         try:
-            found = bound(socket.AF_INET6, ("::", port), both=True)
+            listener = bind_socket(socket.AF_INET6, ("::", port), both=True)
             break
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                found = bound(socket.AF_INET, ("0.0.0.0", port))
+                listener = bind_socket(socket.AF_INET, ("0.0.0.0", port))
                 break
             if time.monotonic() >= until:
                 raise
             time.sleep(0.05)
     # All nodes dial the node of rank 0 at about the same time; the kernel lowers it to net.core.somaxconn.
-    found.listen(4096)
-    return found
+    listener.listen(4096)
+    return listener
 
 
 def _datagrams() -> socket.socket | None:
@@ -209,7 +209,7 @@ class _Server:
                     continue
                 self._accept_connection(accepted, str(peer[0]))
 
-    def _accept_connection(self, accepted: socket.socket, seen: str) -> None:
+    def _accept_connection(self, accepted: socket.socket, peer_address: str) -> None:
         """Serve another connection; the oldest unauthenticated connections are dropped to make room for it."""
         with self._lock:
             if self._connections >= MAX_CONNECTIONS:
@@ -226,23 +226,23 @@ class _Server:
             self._connections += 1
             self._unknown[accepted] = time.monotonic()
         try:
-            threading.Thread(target=self._serve_connection, args=(accepted, seen), daemon=True).start()
+            threading.Thread(target=self._serve_connection, args=(accepted, peer_address), daemon=True).start()
         except RuntimeError:
             # No thread can be started. A connection that was closed would look like that of another program.
-            self._serve_connection(accepted, seen)
+            self._serve_connection(accepted, peer_address)
 
     def _forget_connection(self, accepted: socket.socket) -> None:
         with self._lock:
             self._unknown.pop(accepted, None)
             self._connections -= 1
 
-    def _serve_connection(self, accepted: socket.socket, seen: str) -> None:
+    def _serve_connection(self, accepted: socket.socket, peer_address: str) -> None:
         try:
-            self._converse(accepted, seen)
+            self._converse(accepted, peer_address)
         finally:
             self._forget_connection(accepted)
 
-    def _converse(self, accepted: socket.socket, seen: str) -> None:
+    def _converse(self, accepted: socket.socket, peer_address: str) -> None:
         with accepted:
             try:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -251,7 +251,7 @@ class _Server:
                 with self._lock:
                     self._unknown.pop(accepted, None)
                 accepted.settimeout(IDLE_S)
-                accepted.sendall(welcome(self._token, plain_address(seen)))
+                accepted.sendall(welcome(self._token, plain_address(peer_address)))
                 while True:
                     kind, size = FRAME.unpack(receive(accepted, FRAME.size))
                     if not 0 < size <= MAX_PAYLOAD_BYTES:
@@ -305,7 +305,7 @@ class _Server:
                 data, extra, _, source = datagrams.recvmsg(65536, OVERFLOW_BYTES)
             except OSError:
                 return
-            self._overflown = overflown(extra, self._overflown)
+            self._overflown = overflow_count(extra, self._overflown)
             if len(data) < DATAGRAM.size or len(self._trains) > 100000:
                 continue
             id, number = DATAGRAM.unpack_from(data)
@@ -338,12 +338,12 @@ def count_overflow(datagrams: socket.socket) -> None:
         pass
 
 
-def overflown(extra: list[tuple[int, int, bytes]], known: int) -> int:
-    """Return the overflow count in a datagram; `known` if the datagram carries none."""
+def overflow_count(extra: list[tuple[int, int, bytes]], last_known: int) -> int:
+    """Return the overflow count in a datagram; `last_known` if the datagram carries none."""
     for level, kind, data in extra:
         if level == socket.SOL_SOCKET and kind == _SO_RXQ_OVFL and len(data) >= 4:
             return int(struct.unpack_from("=I", data)[0])
-    return known
+    return last_known
 
 
 def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
@@ -417,20 +417,20 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
     before, began = waited_s(), time.monotonic()
     stream.setblocking(False)
     try:
-        moved, took_s = (_send if direction == "source" else _receive_bulk)(stream, max_bytes, began + seconds)
+        moved_bytes, took_s = (_send if direction == "source" else _receive_bulk)(stream, max_bytes, began + seconds)
     except OSError:
-        moved, took_s = 0, 0.0
+        moved_bytes, took_s = 0, 0.0
     after = waited_s()
-    waited = None if before is None or after is None else after - before
+    measured_wait_s = None if before is None or after is None else after - before
     known = tcp_info(stream)
-    if direction == "source" and moved < max_bytes:
+    if direction == "source" and moved_bytes < max_bytes:
         # Data still in the queue must not delay the next measurement: closing resets the connection.
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     return {
-        "bytes": moved,
+        "bytes": moved_bytes,
         "seconds": took_s,
         "took_s": time.monotonic() - began,
-        "waited_s": waited,
+        "waited_s": measured_wait_s,
         "retransmitted": known.get("total_retrans"),
         "sent": known.get("data_out"),
     }
@@ -457,7 +457,7 @@ def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[
     and the last piece, and the duration.
     """
     buffer = memoryview(bytearray(CHUNK))
-    moved, first, last = 0, 0.0, 0.0
+    moved_bytes, first, last = 0, 0.0, 0.0
     while time.monotonic() < until + LATER_S:
         readable, _, _ = select.select([stream], [], [], max(0.0, until + LATER_S - time.monotonic()))
         if not readable:
@@ -471,5 +471,5 @@ def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[
         if not size:
             break
         now = time.monotonic()
-        first, moved, last = (first, moved + size, now) if first else (now, moved, now)
-    return moved, max(0.0, last - first)
+        first, moved_bytes, last = (first, moved_bytes + size, now) if first else (now, moved_bytes, now)
+    return moved_bytes, max(0.0, last - first)

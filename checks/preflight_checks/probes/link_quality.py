@@ -24,7 +24,7 @@ from preflight_checks.probes.link_listener import (
     dropped_by_kernel,
     forbid_fragmentation,
     largest_datagram,
-    overflown,
+    overflow_count,
     send_train,
     transfer,
 )
@@ -215,17 +215,17 @@ class _Link:
     def _pings(self) -> list[float]:
         """Return round trips of small messages, in seconds."""
         data = FRAME.pack(PAYLOAD, 16) + b"\0" * 16
-        found: list[float] = []
+        round_trips_s: list[float] = []
         began = time.monotonic()
-        while len(found) < self._pings_wanted:
+        while len(round_trips_s) < self._pings_wanted:
             ran_s = time.monotonic() - began
-            if ran_s > LEAST_PINGS_S or (ran_s > PINGS_S and len(found) >= LEAST_PINGS):
+            if ran_s > LEAST_PINGS_S or (ran_s > PINGS_S and len(round_trips_s) >= LEAST_PINGS):
                 break
             at = time.perf_counter()
             self._control.sendall(data)
             receive(self._control, FRAME.size)
-            found.append(time.perf_counter() - at)
-        return found
+            round_trips_s.append(time.perf_counter() - at)
+        return round_trips_s
 
     def _datagrams(self) -> tuple[Direction, Direction]:
         """Measure trains and full frames in both directions; none if firewalls block datagrams, as many do."""
@@ -347,7 +347,7 @@ class _Counting:
                 continue
             try:
                 data, extra, _, _ = self._datagrams.recvmsg(65536, OVERFLOW_BYTES)
-                self.overflown = overflown(extra, self.overflown)
+                self.overflown = overflow_count(extra, self.overflown)
                 self._count += len(data) >= DATAGRAM.size
             except OSError:
                 return

@@ -70,9 +70,9 @@ def hello(token: str) -> bytes:
     return MAGIC + token.encode("ascii", "replace")
 
 
-def welcome(token: bytes, seen: str) -> bytes:
+def welcome(token: bytes, peer_address: str) -> bytes:
     """Return the listener's answer to the hello."""
-    return MAGIC + token + plain_address(seen).encode().ljust(SEEN_BYTES)
+    return MAGIC + token + plain_address(peer_address).encode().ljust(SEEN_BYTES)
 
 
 def plain_address(text: str) -> str:
@@ -123,7 +123,7 @@ def family_of(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def unacknowledged(stream: socket.socket) -> int:
+def unacknowledged_bytes(stream: socket.socket) -> int:
     """Return bytes in the send queue that the other side's kernel has not acknowledged."""
     try:
         return int(struct.unpack("=i", fcntl.ioctl(stream.fileno(), _TIOCOUTQ, b"\0\0\0\0"))[0])
@@ -577,7 +577,7 @@ def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float 
     """
     data = FRAME.pack(PAYLOAD, size) + b"\0" * size
     stream.setblocking(False)
-    sent, best, moved = 0, 0, time.monotonic()
+    sent, best, last_progress = 0, 0, time.monotonic()
     while True:
         now = time.monotonic()
         if sent < len(data):
@@ -585,14 +585,14 @@ def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float 
                 sent += stream.send(data[sent : sent + (1 << 18)])
             except BlockingIOError:
                 pass
-        used = sent - unacknowledged(stream)
+        used = sent - unacknowledged_bytes(stream)
         if used > best:
-            best, moved = used, now
-        if sent > used and now - moved >= timeout_s:
+            best, last_progress = used, now
+        if sent > used and now - last_progress >= timeout_s:
             return 0
         if now >= end:
             # Bytes that the other side's kernel has accepted got through, whatever its program is busy with.
-            return best if now - moved < STALL_S or best == len(data) else 0
+            return best if now - last_progress < STALL_S or best == len(data) else 0
         watch = [stream] if sent < len(data) else []
         readable, _, _ = select.select([stream], watch, [], min(0.1, max(0.0, end - now)))
         if readable:

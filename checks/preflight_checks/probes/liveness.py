@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from preflight.agent.cheap import cheap
 from preflight_checks.probes.isolated import Send, run_isolated
-from preflight_checks.probes.limits import SHARED, Mount, mounted
+from preflight_checks.probes.limits import SHARED, Mount, current_mounts
 
 #: A healthy server answers within milliseconds; this is for a busy one.
 ANSWER_S = 2.5
@@ -29,8 +29,8 @@ class Liveness:
 @cheap("node", sends_requests=True)
 def network_mounts(params: dict[str, Any]) -> list[Liveness]:
     """Query the free space of every network file system, all at the same time."""
-    found = [mount for mount in mounted() if is_network(mount)][:_MAX_MOUNTS]
-    results = run_isolated([_stat_task(mount.point) for mount in found], ANSWER_S)
+    mounts = [mount for mount in current_mounts() if is_network(mount)][:_MAX_MOUNTS]
+    results = run_isolated([_stat_task(mount.point) for mount in mounts], ANSWER_S)
     return [
         Liveness(
             mount.point,
@@ -39,7 +39,7 @@ def network_mounts(params: dict[str, Any]) -> list[Liveness]:
             round(result.took_s, 3),
             str(result.values.get("problem", "")) if not result.problem else result.problem,
         )
-        for mount, result in zip(found, results)
+        for mount, result in zip(mounts, results)
     ]
 
 

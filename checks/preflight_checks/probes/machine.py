@@ -148,7 +148,7 @@ def parse_os_release(text: str) -> str:
 def numa_nodes(sys: str) -> list[NumaNode]:
     """Return the memory nodes, by number."""
     folder = sys + "/devices/system/node"
-    found: list[NumaNode] = []
+    nodes: list[NumaNode] = []
     for name in list_folder(folder):
         if not name.startswith("node") or not name[4:].isdecimal():
             continue
@@ -158,8 +158,8 @@ def numa_nodes(sys: str) -> list[NumaNode]:
             if "MemTotal:" in words[:-1]:
                 total = _kib(words[words.index("MemTotal:") + 1])
         cpus = _count(read_text(f"{folder}/{name}/cpulist")) or 0
-        found.append(NumaNode(int(name[4:]), cpus, total))
-    return sorted(found, key=lambda node: node.number)
+        nodes.append(NumaNode(int(name[4:]), cpus, total))
+    return sorted(nodes, key=lambda node: node.number)
 
 
 def governors(sys: str) -> dict[str, int]:

@@ -88,7 +88,7 @@ def resolve_many(params: dict[str, Any]) -> Lookups:
 def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
     """Return the lookups of these names in this order, all made at the same time and within `limit_s` seconds."""
     ends = time.monotonic() + limit_s + 0.5
-    found: dict[str, Lookup] = {}
+    results: dict[str, Lookup] = {}
     remaining = list(reversed(names))
 
     def resolve_sequentially() -> None:
@@ -96,17 +96,17 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
         with suppress(IndexError):
             while True:
                 name = remaining.pop()
-                found[name] = _timed_lookup(name)
+                results[name] = _timed_lookup(name)
 
     def resolve_one(name: str) -> None:
-        found[name] = lookup(name, limit_s)
+        results[name] = lookup(name, limit_s)
 
     # On a healthy node one thread resolves all of them faster than a thread for each can be started.
     threads = [threading.Thread(target=resolve_sequentially, daemon=True)]
     threads[0].start()
     known = -1
-    while threads[0].is_alive() and len(found) > known:
-        known = len(found)
+    while threads[0].is_alive() and len(results) > known:
+        known = len(results)
         threads[0].join(STALLED_S)
     if threads[0].is_alive():
         rest, remaining[:] = list(remaining), []
@@ -116,7 +116,7 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
     late = f"no answer from the resolver within {limit_s:.1f} s"
-    return [found.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
+    return [results.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
+def run_within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
     """Return the result of `read`, or `otherwise` if it is late; `read` then continues in a thread that nothing waits
     for.
     """
@@ -146,7 +146,7 @@ def within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
 def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
     """Return the addresses of `name`, waiting at most `limit_s` seconds."""
     late = Lookup(name, [], "timeout", f"no answer from the resolver within {limit_s:.1f} s", limit_s, own)
-    return within(limit_s, lambda: _timed_lookup(name, own), late)
+    return run_within(limit_s, lambda: _timed_lookup(name, own), late)
 
 
 def _timed_lookup(name: str, own: bool = False) -> Lookup:

@@ -97,7 +97,7 @@ def format_hardware(hardware: bytes) -> str:
 
 def _table() -> list[Neighbour]:
     """Return all entries of both families, from netlink."""
-    found: list[Neighbour] = []
+    neighbours: list[Neighbour] = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.settimeout(1.0)
         # RTM_GETNEIGH with NLM_F_REQUEST and NLM_F_DUMP.
@@ -106,30 +106,30 @@ def _table() -> list[Neighbour]:
             rows, over = parse_neighbours(netlink.recv(1 << 17))
             for index, address, hardware in rows:
                 try:
-                    found.append(Neighbour(address, hardware, socket.if_indextoname(index)))
+                    neighbours.append(Neighbour(address, hardware, socket.if_indextoname(index)))
                 except OSError:
                     continue
             if over:
-                return found
+                return neighbours
 
 
 def parse_neighbours(data: bytes) -> tuple[list[tuple[int, str, str]], bool]:
     """Parse an answer of netlink: interface index, address and hardware address of each resolved entry, and whether it
     is the last answer.
     """
-    found: list[tuple[int, str, str]] = []
+    entries: list[tuple[int, str, str]] = []
     at = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
         if length < 16 or kind in (2, 3):  # NLMSG_ERROR, NLMSG_DONE
-            return found, True
+            return entries, True
         if kind == 28 and length >= 16 + _NDMSG.size:  # RTM_NEWNEIGH
             family, index, state, _, _ = _NDMSG.unpack_from(data, at + 16)
             row = _entry(family, data[at + 16 + _NDMSG.size : at + length])
             if row is not None and not state & _NO_ANSWER:
-                found.append((index, row[0], row[1]))
+                entries.append((index, row[0], row[1]))
         at += (length + 3) & ~3
-    return found, False
+    return entries, False
 
 
 def _entry(family: int, attributes: bytes) -> tuple[str, str] | None:
@@ -162,12 +162,12 @@ def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -
     return found
 
 
-def _request(name: str, hardware: str, own: str, wanted: list[str]) -> dict[str, list[str]]:
+def _request(name: str, hardware: str, own_address: str, wanted: list[str]) -> dict[str, list[str]]:
     """Send an ARP request for each of these addresses on one interface, and return all machines that respond to
     each.
     """
-    found: dict[str, list[str]] = {address: [] for address in wanted}
-    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own)
+    replies: dict[str, list[str]] = {address: [] for address in wanted}
+    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own_address)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:
         raw.bind((name, _ETH_P_ARP))
         broadcast = (name, _ETH_P_ARP, 0, 1, b"\xff" * 6)
@@ -183,7 +183,7 @@ def _request(name: str, hardware: str, own: str, wanted: list[str]) -> dict[str,
             if len(data) < _ARP.size:
                 continue
             _, _, _, _, kind, who, whose, _, _ = _ARP.unpack_from(data)
-            answers = found.get(socket.inet_ntoa(whose))
+            answers = replies.get(socket.inet_ntoa(whose))
             if kind == _REPLY and answers is not None and format_hardware(who) not in answers:
                 answers.append(format_hardware(who))
-    return found
+    return replies

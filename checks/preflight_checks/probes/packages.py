@@ -102,7 +102,7 @@ def importable(params: dict[str, Any]) -> Importable:
     context.
     """
     beside = [os.path.dirname(os.path.abspath(str(script))) for script in params.get("scripts", [])]
-    found: list[str] = []
+    names: list[str] = []
     missing: dict[str, str] = {}
     undecided: dict[str, str] = {}
     for number, name in enumerate(str(name) for name in params.get("names", [])):
@@ -111,25 +111,25 @@ def importable(params: dict[str, Any]) -> Importable:
             continue
         try:
             if _is_found(name, beside):
-                found.append(name)
+                names.append(name)
             else:
                 missing[name] = ""
         except Exception as error:  # a finder of the job's own, or a damaged package
             undecided[name] = f"{type(error).__name__}: {error}"
     if missing:
-        provided = _provided()
+        provided = _providers()
         missing = {name: provided.get(name, "") for name in missing}
-    return Importable(sys.executable or "", found, missing, [entry for entry in sys.path if entry][:50], undecided)
+    return Importable(sys.executable or "", names, missing, [entry for entry in sys.path if entry][:50], undecided)
 
 
-def _is_found(name: str, beside: list[str]) -> bool:
+def _is_found(name: str, extra_paths: list[str]) -> bool:
     """Return whether the import system finds `name`. Raises whatever its finders raise."""
     if importlib.util.find_spec(name) is not None:
         return True
-    return machinery.PathFinder.find_spec(name, [os.getcwd(), *beside]) is not None
+    return machinery.PathFinder.find_spec(name, [os.getcwd(), *extra_paths]) is not None
 
 
-def _provided() -> dict[str, str]:
+def _providers() -> dict[str, str]:
     """Return the distribution that its metadata names as the provider of each top-level package."""
     from importlib import metadata  # Takes longer to import than most probes run.
 
@@ -187,7 +187,7 @@ def installed(params: dict[str, Any]) -> Installed:
     With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
     be most of a recording.
     """
-    found: dict[str, str] = {}
+    version_by_name: dict[str, str] = {}
     twice: dict[str, list[str]] = {}
     sources: dict[str, Source] = {}
     unread: list[str] = []
@@ -209,14 +209,16 @@ def installed(params: dict[str, Any]) -> Installed:
                 twice[name] = sorted({*twice.get(name, []), here[name], version})
             here[name] = version
             # As in the import system, the first folder of sys.path counts.
-            if name not in found and len(found) < MAX_PACKAGES:
-                found[name] = version
+            if name not in version_by_name and len(version_by_name) < MAX_PACKAGES:
+                version_by_name[name] = version
                 source = _source(os.path.join(folder, entry))
                 if source is not None:
                     sources[name] = source
-    whole = "".join("{}=={}\n".format(*item) for item in sorted(found.items()))
+    whole = "".join("{}=={}\n".format(*item) for item in sorted(version_by_name.items()))
     only = [str(pattern) for pattern in params.get("only", [])]
-    kept = {n: v for n, v in found.items() if not only or any(fnmatch.fnmatchcase(n, pattern) for pattern in only)}
+    selected = {
+        n: v for n, v in version_by_name.items() if not only or any(fnmatch.fnmatchcase(n, pattern) for pattern in only)
+    }
     return Installed(
         sys.version.split()[0],
         sys.executable or "",
@@ -225,7 +227,7 @@ def installed(params: dict[str, Any]) -> Installed:
         _kind(),
         os.uname().machine,
         machinery.EXTENSION_SUFFIXES[0][1 : -len(".so")],
-        kept,
+        selected,
         sources,
         twice,
         unread,

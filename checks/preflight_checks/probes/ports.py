@@ -71,17 +71,17 @@ def bind(host: str, port: int) -> None:
     """Listen briefly on the port, as `bindable` does. Raises OSError."""
     if host:
         found = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)[0]
-        bound(found[0], found[4]).close()
+        bind_socket(found[0], found[4]).close()
         return
     try:
-        bound(socket.AF_INET6, ("::", port), both=True).close()
+        bind_socket(socket.AF_INET6, ("::", port), both=True).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise
-        bound(socket.AF_INET, ("0.0.0.0", port)).close()
+        bind_socket(socket.AF_INET, ("0.0.0.0", port)).close()
 
 
-def vacant(port: int) -> bool:
+def is_vacant(port: int) -> bool:
     """Return whether certainly nothing listens on the port, at any address.
 
     It is bound and released without listening, so that a concurrent attempt of another process does not fail.
@@ -100,7 +100,7 @@ def vacant(port: int) -> bool:
     return False
 
 
-def bound(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
+def bind_socket(family: int, address: tuple[Any, ...], both: bool = False) -> socket.socket:
     """Return a listening socket on `address`; with `both`, an IPv6 socket that also accepts IPv4. Raises OSError."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -148,7 +148,7 @@ def _address(text: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Return whether a socket of this network namespace listens on the port. The test makes no connection."""
     return any(row.state == _LISTEN for row in _rows_of(port))
 
@@ -179,21 +179,21 @@ def holders_of(port: int) -> Iterator[Holder]:
 def _owners(inodes: set[int]) -> dict[int, tuple[int, str]]:
     """Return the process id and command by socket inode, for processes with readable descriptors."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[int, tuple[int, str]] = {}
+    owners: dict[int, tuple[int, str]] = {}
     if not wanted:
-        return found
+        return owners
     for entry in [name for name in os.listdir("/proc") if name.isdecimal()][:_MAX_PROCESSES]:
         folder = f"/proc/{entry}/fd"
         try:
             for descriptor in os.listdir(folder):
                 inode = wanted.get(os.readlink(folder + "/" + descriptor))
                 if inode is not None:
-                    found.setdefault(inode, (int(entry), _command(entry)))
+                    owners.setdefault(inode, (int(entry), _command(entry)))
         except OSError:
             continue
-        if len(found) == len(wanted):
+        if len(owners) == len(wanted):
             break
-    return found
+    return owners
 
 
 def _command(pid: str) -> str:
@@ -234,18 +234,18 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
     """
     count = int(params["count"])
     known = candidates(visible_network())
-    found: list[int] = []
+    ports: list[int] = []
     for port in random.sample(known, min(len(known), _TRIES * count)):
         try:
             bind("", port)
         except OSError:
             continue
-        found.append(port)
-        if len(found) == count:
+        ports.append(port)
+        if len(ports) == count:
             break
-    if not found:
+    if not ports:
         raise ProbeUnavailable("missing", f"no free port was found between {FIRST} and {LAST}")
-    return FreePorts(found)
+    return FreePorts(ports)
 
 
 def candidates(network: KernelNetwork) -> list[int]:

@@ -20,7 +20,7 @@ from preflight.agent.process import list_folder, read_numbers, read_text
 from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.gpus import kernel_driver
 from preflight_checks.probes.links import command, exchange_hello, family_of
-from preflight_checks.probes.ports import listens
+from preflight_checks.probes.ports import is_listening
 
 INFINIBAND = "/sys/class/infiniband"
 #: A healthy device is read in milliseconds, its table of GIDs included.
@@ -115,8 +115,8 @@ def _by_number(name: str) -> Any:
     return head, int(name[len(head) :] or -1), name
 
 
-def _read_device(name: str, found: dict[str, RdmaDevice]) -> None:
-    found[name] = _device(name)
+def _read_device(name: str, devices: dict[str, RdmaDevice]) -> None:
+    devices[name] = _device(name)
 
 
 def _device(name: str) -> RdmaDevice:
@@ -156,7 +156,7 @@ def _port(folder: str, number: int) -> RdmaPort:
 
 def _gids(folder: str) -> list[Gid]:
     places = sorted(int(name) for name in list_folder(os.path.join(folder, "gids")) if name.isdecimal())
-    found: list[Gid] = []
+    gids: list[Gid] = []
     for index in places[:MAX_GIDS]:
         gid = read_text(os.path.join(folder, "gids", str(index)))
         if gid in ("", _NO_GUID):
@@ -164,8 +164,8 @@ def _gids(folder: str) -> list[Gid]:
         # "RoCE v2"; "IB/RoCE v1" means InfiniBand and also version 1 (kernel, ib_cache).
         kind = read_text(os.path.join(folder, "gid_attrs", "types", str(index)))
         version = 2 if kind.endswith("v2") else 1 if kind.endswith("v1") else 0
-        found.append(Gid(index, gid, version, read_text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
-    return found
+        gids.append(Gid(index, gid, version, read_text(os.path.join(folder, "gid_attrs", "ndevs", str(index)))))
+    return gids
 
 
 def after_number(text: str) -> str:
@@ -319,7 +319,7 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
     tool.run([BANDWIDTH, "--version"], deadline_s=2.0)
     began = time.monotonic()
     rails = [tuple(rail) for rail in params["rails"]]
-    found: list[RailSpeed] = []
+    rail_speeds: list[RailSpeed] = []
     try:
         address = str(socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)[0][4][0])
         with socket.socket(family_of(address), socket.SOCK_STREAM) as stream:
@@ -331,12 +331,12 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
                 if time.monotonic() - began > BUDGET_S:
                     break
                 # The latency of one pair of ports stands for all: it takes as long as the writes.
-                found.append(_measure(stream, address, rail, latency=not found))
+                rail_speeds.append(_measure(stream, address, rail, latency=not rail_speeds))
     except (OSError, EOFError, ValueError, KeyError) as error:
         raise ProbeUnavailable(
             "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
         ) from None
-    return RdmaSpeeds(peer, address, found, len(rails) - len(found), round(time.monotonic() - began, 3))
+    return RdmaSpeeds(peer, address, rail_speeds, len(rails) - len(rail_speeds), round(time.monotonic() - began, 3))
 
 
 def _measure(stream: socket.socket, address: str, rail: tuple[Any, ...], *, latency: bool) -> RailSpeed:
@@ -408,7 +408,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
     threading.Thread(target=run, daemon=True).start()
     ends = time.monotonic() + START_S
     while time.monotonic() < ends and not failed:
-        if listens(tcp_port):
+        if is_listening(tcp_port):
             return {"listens": tcp_port}
         time.sleep(0.02)
     return {"error": failed[0] if failed else f"{name} did not listen within {START_S:g} s"}

@@ -99,15 +99,15 @@ def stack(params: dict[str, Any]) -> Stack:
 
 def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
     info = built.version_info(framework, folder)
-    wanted = built.required(framework)
-    found = []
+    wanted = built.pinned_versions(framework)
+    parts = []
     for short, read_version in _LIBRARIES.items():
         library = _loaded_library(framework, folder, short, shared)
         if library is None:
             continue
-        found.append(libraries.with_version(library, shared, read_version))
+        parts.append(libraries.with_version(library, shared, read_version))
         if short == "cudnn":
-            found.extend(_cudnn_part(library, shared))
+            parts.extend(_cudnn_part(library, shared))
     return Build(
         framework,
         info.get("version", ""),
@@ -116,7 +116,7 @@ def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
         wanted.get("cudnn", "") or info.get("cudnn", ""),
         wanted.get("nccl", "") or info.get("nccl", ""),
         built.architectures(framework, folder, info),
-        found,
+        parts,
     )
 
 
@@ -126,7 +126,7 @@ def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, s
         path = os.path.join(folder, place)
         if not os.path.isfile(path):
             continue
-        dynamic = elf.dynamic(path)
+        dynamic = elf.read_dynamic_section(path)
         name = (
             next((library for library in dynamic.needed if library.startswith(f"lib{short}.so")), "") if dynamic else ""
         )
@@ -146,7 +146,7 @@ def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLoo
     if not match or not cudnn.path:
         return []
     name = "libcudnn_ops{}.so.{}".format("_infer" if match.group(1) == "8" else "", match.group(1))
-    part = libraries.locate(name, elf.dynamic(cudnn.path))
+    part = libraries.locate(name, elf.read_dynamic_section(cudnn.path))
     folder = os.path.dirname(part.path)
     if not part.path or os.path.realpath(folder) == os.path.realpath(os.path.dirname(cudnn.path)):
         return []

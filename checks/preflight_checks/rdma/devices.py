@@ -21,7 +21,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
-from preflight_checks.plans import combined, known_facts, missing_facts, on_every_node, requests_for
+from preflight_checks.plans import combine_plans, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaAccess, RdmaDevice, RdmaPort, rdma, rdma_access
 from preflight_checks.requirements import backends, fold, is_multi_node, scopes
@@ -109,7 +109,7 @@ class HcaFilter:
         return self.value.startswith("^")
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Return whether its names must match completely."""
         return self.variable == "UCX_NET_DEVICES" or self.value.lstrip("^").startswith("=")
 
@@ -117,7 +117,7 @@ class HcaFilter:
     def parts(self) -> tuple[tuple[str, int], ...]:
         """Each name of the filter with its port; the port is 0 if any port matches."""
         found: list[tuple[str, int]] = []
-        for text in _expanded(self.value.lstrip("^").lstrip("=")):
+        for text in _expand_names(self.value.lstrip("^").lstrip("=")):
             name, _, port = text.partition(":")
             if name:
                 found.append((name, int(port) if is_whole_number(port) else 0))
@@ -135,7 +135,7 @@ class HcaFilter:
         """Return whether the filter names the device."""
         return not self.excludes and any(self._names_device(part, device) for part, _ in self.parts)
 
-    def absent(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
+    def absent_names(self, devices: Sequence[str], interfaces: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names in the filter that match no device."""
         if self.excludes:
             return ()
@@ -143,10 +143,10 @@ class HcaFilter:
         return tuple(dict.fromkeys(p for p, _ in self.parts if not any(self._names_device(p, name) for name in names)))
 
     def _names_device(self, part: str, device: str) -> bool:
-        return device == part if self.exact else device.startswith(part)
+        return device == part if self.is_exact else device.startswith(part)
 
 
-def _expanded(text: str) -> Iterator[str]:
+def _expand_names(text: str) -> Iterator[str]:
     """Yield the names of a comma list; `mlx5_[0-3]:1` expands to four."""
     for part in re.split(r",(?![^\[]*\])", text):
         found = re.fullmatch(r"(.*)\[(\d{1,9})-(\d{1,9})\](.*)", part)
@@ -209,23 +209,23 @@ def demand_claims(job: Job) -> tuple[Claim, ...]:
     return wanted.claims if wanted is not None else ()
 
 
-def applies(job: Job, fleet: Fleet) -> Demand | None:
+def applicable_demand(job: Job, fleet: Fleet) -> Demand | None:
     """Return the job's demand for RDMA, if it runs on several machines."""
     return demand(job) if is_multi_node(fleet) else None
 
 
 @requests_for(rdma)
 def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    wanted = applies(job, fleet)
+    wanted = applicable_demand(job, fleet)
     if wanted is None:
         return
     for node in fleet.reached:
         yield Request(probe_name(rdma), node.name, because=wanted.claims, required=bool(wanted.requested_by))
 
 
-def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
+def undecidable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield the verdicts that replace the check if nothing can be judged; empty if the check applies."""
-    if applies(job, fleet) is None:
+    if applicable_demand(job, fleet) is None:
         yield not_applicable(subject, "the job uses no RDMA, or one machine")
         return
     yield from missing_facts(facts, rdma, subject)
@@ -240,7 +240,7 @@ def blind(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdic
 @requests_for(rdma, interfaces)
 def _plan_devices(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     yield from plan_rdma(job, fleet, facts)
-    for node in fleet.reached if applies(job, fleet) is not None else ():
+    for node in fleet.reached if applicable_demand(job, fleet) is not None else ():
         chosen = hca_filter(job, node.name)
         if chosen is not None and chosen.variable == "UCX_NET_DEVICES":
             yield Request(probe_name(interfaces), node.name, because=chosen.claims)
@@ -262,7 +262,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: only values in the job's files are judged; RDM006 covers devices that the container lacks.
     """
-    wanted = applies(job, fleet)
+    wanted = applicable_demand(job, fleet)
     if wanted is None:
         yield not_applicable("RDMA devices", "the job uses no RDMA, or one machine")
         return
@@ -273,14 +273,14 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     }
     bare = [node for node, names in observed.items() if not names]
     if bare and len(bare) == len(observed):
-        yield from _none_found(wanted, bare)
+        yield from _none_found_findings(wanted, bare)
         return
     listed = {node: tuple(i.name for i in found.interfaces) for node, found in facts.observed(interfaces).items()}
     any_port_usable = any(item.is_usable for found in ports_by_node(job, facts).values() for item in found)
     missing: dict[tuple[str, ...], list[str]] = {}
     for node, names in observed.items():
         chosen = hca_filter(job, node)
-        absent = chosen.absent(names, listed.get(node, ())) if chosen is not None else ()
+        absent = chosen.absent_names(names, listed.get(node, ())) if chosen is not None else ()
         if absent or (not names and any_port_usable):
             missing.setdefault(absent, []).append(node)
     whole = len(observed) - sum(len(nodes) for nodes in missing.values())
@@ -307,28 +307,28 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield passed(f"RDMA devices of {whole} nodes")
 
 
-def _is_required_kind(wanted: Demand, device: RdmaDevice) -> bool:
+def _is_required_kind(demand: Demand, device: RdmaDevice) -> bool:
     """Return whether a device is of the required kind; libfabric's efa provider supports only EFA."""
-    return wanted.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
+    return demand.requested_by != "FI_PROVIDER=efa" or device.driver in ("efa", "")
 
 
 _LIST = "ls /sys/class/infiniband"
 
 
-def _none_found(wanted: Demand, nodes: list[str]) -> Iterator[Verdict]:
-    if not wanted.requested_by:
+def _none_found_findings(demand: Demand, nodes: list[str]) -> Iterator[Verdict]:
+    if not demand.requested_by:
         yield not_applicable("RDMA devices", "no node has any")
         return
     yield failed(
         "RDMA devices: none",
-        f"{wanted.requested_by} requests RDMA, and none of {len(nodes)} nodes has an RDMA device"
-        + ("" if wanted.strict else "; traffic goes over TCP sockets, several times slower"),
-        at=Evidence("RDMA devices", "none", wanted.requested_by, _LIST, nodes[0]),
-        also=wanted.claims,
+        f"{demand.requested_by} requests RDMA, and none of {len(nodes)} nodes has an RDMA device"
+        + ("" if demand.strict else "; traffic goes over TCP sockets, several times slower"),
+        at=Evidence("RDMA devices", "none", demand.requested_by, _LIST, nodes[0]),
+        also=demand.claims,
         nodes=nodes,
         remedy="Load the driver of the cards (`modprobe mlx5_ib`), request nodes that have some, or remove the "
         "setting.",
-        severity=None if wanted.strict else Severity.WARNING,
+        severity=None if demand.strict else Severity.WARNING,
         confidence=None,
     )
 
@@ -352,8 +352,8 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: a port that is down on most nodes is assumed to be unused, unless the job names it.
     """
-    yield from blind(job, fleet, facts, "RDMA ports")
-    ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
+    yield from undecidable_verdicts(job, fleet, facts, "RDMA ports")
+    ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
     states: dict[str, dict[str, Port]] = {}
     for node, found in ports.items():
         for item in found:
@@ -409,7 +409,9 @@ def _remedy(state: str, name: str, nodes: list[str]) -> str:
 @check(
     "RDM007",
     "rdma-closed-to-ranks",
-    plan=combined(plan_rdma, on_every_node(rdma_access, when=applies, because=demand_claims, context=True)),
+    plan=combine_plans(
+        plan_rdma, on_every_node(rdma_access, when=applicable_demand, because=demand_claims, context=True)
+    ),
     severity=Severity.ERROR,
 )
 def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -427,7 +429,7 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: creating a queue pair is not tested.
     """
-    wanted = applies(job, fleet)
+    wanted = applicable_demand(job, fleet)
     if wanted is None:
         yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or one machine")
         return

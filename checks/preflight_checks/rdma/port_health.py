@@ -12,7 +12,7 @@ from preflight.model.job import Claim, Job, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, root_command, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     minor_of,
     missing_facts,
     on_every_node,
@@ -25,14 +25,14 @@ from preflight_checks.probes.devices import Pci, pci
 from preflight_checks.probes.rdma import Gid, GpuDirect, gpudirect, rdma
 from preflight_checks.rdma.devices import (
     Port,
-    applies,
-    blind,
+    applicable_demand,
     chosen_ports,
     demand_claims,
     hca_filter,
     plan_rdma,
     ports_by_node,
     rdma_check,
+    undecidable_verdicts,
     variable_value,
 )
 from preflight_checks.requirements import backend_claims, backends, fold
@@ -44,10 +44,10 @@ DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
 @check(
     "RDM008",
     "gpudirect-rdma-missing",
-    plan=combined(plan_rdma, on_every_node(gpudirect, when=applies, because=demand_claims)),
+    plan=combine_plans(plan_rdma, on_every_node(gpudirect, when=applicable_demand, because=demand_claims)),
     severity=Severity.ERROR,
 )
-@only_if(applies, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
 def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA cards can read and write GPU memory, on all nodes or on none.
 
@@ -67,26 +67,26 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     """
     yield from missing_facts(facts, gpudirect, "GPUDirect RDMA")
     ports = ports_by_node(job, facts)
-    seen = {
+    states = {
         node: fact
         for node, fact in facts.observed(gpudirect).items()
         if fact.driver and any(item.port.active for item in ports.get(node, ()))
     }
-    if facts.observed(gpudirect) and not seen:
+    if facts.observed(gpudirect) and not states:
         yield not_applicable("GPUDirect RDMA", "no node has both an NVIDIA driver and an active RDMA port")
         return
-    missing = {node: fact for node, fact in seen.items() if not fact.peer_memory and not _has_dmabuf(fact)}
+    missing = {node: fact for node, fact in states.items() if not fact.peer_memory and not _has_dmabuf(fact)}
     if not missing:
-        if seen:
-            yield passed(f"GPUDirect RDMA on {len(seen)} nodes")
+        if states:
+            yield passed(f"GPUDirect RDMA on {len(states)} nodes")
         return
-    some = len(missing) < len(seen)
+    some = len(missing) < len(states)
     node, fact = next(iter(missing.items()))
     yield failed(
         "GPUDirect RDMA",
         f"no peer-memory module is loaded on {fold(missing)}, and driver {fact.driver} "
         f"({'open' if fact.open_modules else 'closed'} modules) on Linux {fact.kernel} has no dma-buf as a replacement"
-        + (f"; {len(seen) - len(missing)} nodes have one of them" if some else ""),
+        + (f"; {len(states) - len(missing)} nodes have one of them" if some else ""),
         at=Evidence("GPUDirect RDMA", "no module", "nvidia_peermem or dma-buf", "lsmod | grep peermem", node),
         also=backends(job)[1],
         nodes=tuple(missing),
@@ -121,7 +121,7 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: virtual machines have virtual bridges and need ACS, so they are not judged. Without root the bits
     cannot be read.
     """
-    yield from _pci_blind(job, facts, "ACS")
+    yield from _pci_undecidable_verdicts(job, facts, "ACS")
     seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
     virtual_nodes = [node for node, fact in seen.items() if fact.virtual]
     if virtual_nodes:
@@ -162,7 +162,7 @@ def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: virtual machines need it and are not judged; the hypervisor's settings are not visible.
     """
-    yield from _pci_blind(job, facts, "IOMMU")
+    yield from _pci_undecidable_verdicts(job, facts, "IOMMU")
     seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
     real = {node: fact for node, fact in seen.items() if not fact.virtual}
     if seen and not real:
@@ -189,7 +189,7 @@ def _has_peers(fact: Pci) -> bool:
     return bool(fact.gpus) and len(fact.gpus) + len(fact.cards) > 1
 
 
-def _pci_blind(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
+def _pci_undecidable_verdicts(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
     if "nccl" not in backends(job)[0]:
         yield not_applicable(subject, "the job uses no GPUs through NCCL")
         return
@@ -201,8 +201,8 @@ def _pci_blind(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
 _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0], because=backend_claims)
 
 
-@warning_check("RDM010", "hca-filter-crosses-sockets", plan=combined(_plan_memory_nodes, plan_rdma))
-@only_if(applies, "distance of RDMA cards", "the job uses no RDMA, or one machine")
+@warning_check("RDM010", "hca-filter-crosses-sockets", plan=combine_plans(_plan_memory_nodes, plan_rdma))
+@only_if(applicable_demand, "distance of RDMA cards", "the job uses no RDMA, or one machine")
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's filter of RDMA devices leaves each GPU a card on its own socket, where the node has one.
 
@@ -297,7 +297,7 @@ class ChosenGid:
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
-    def better(self) -> Gid | None:
+    def usable_alternative(self) -> Gid | None:
         """A usable entry of the port's table; None if the table has none."""
         return next((gid for gid in self.port.port.gids if gid.version == 2 and family(gid) != "link-local"), None)
 
@@ -327,7 +327,7 @@ def address(gid: Gid) -> str:
     return str(found.ipv4_mapped or found)
 
 
-def automatic(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
+def automatic_gid(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
     """Return the GID that NCCL 2.21 and later choose: a valid one of the family, preferably of the version.
 
     The search starts at index 0 and moves on to later entries that fit better (ncclIbGetGidIndex).
@@ -352,7 +352,7 @@ def _setting(job: Job, node: str = "") -> tuple[str, int | None, tuple[Claim, ..
 @memoize
 def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
     """Return the GID of every active RoCE port in use, by node."""
-    found: dict[str, list[ChosenGid]] = {}
+    gids_by_node: dict[str, list[ChosenGid]] = {}
     six = variable_value(job, "NCCL_IB_ADDR_FAMILY")
     wanted = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"
     number = variable_value(job, "NCCL_IB_ROCE_VERSION_NUM")
@@ -363,12 +363,12 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
             if not item.port.active or item.port.link_layer != "Ethernet":
                 continue
             if index is None:
-                gid = automatic(item.port.gids, wanted, version)
-                found.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
+                gid = automatic_gid(item.port.gids, wanted, version)
+                gids_by_node.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
             else:
                 at = [gid for gid in item.port.gids if gid.index == index]
-                found.setdefault(node, []).append(ChosenGid(item, index, at[0] if at else None))
-    return found
+                gids_by_node.setdefault(node, []).append(ChosenGid(item, index, at[0] if at else None))
+    return gids_by_node
 
 
 @rdma_check("RDM006", "roce-gid-unusable", severity=Severity.ERROR)
@@ -391,44 +391,50 @@ def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: whether the address can be reached is not tested. Some switches carry link-local or version 1 within
     one segment: if the table holds nothing better and all nodes agree, it is a warning.
     """
-    yield from blind(job, fleet, facts, "GIDs")
-    found = chosen_gids(job, facts) if applies(job, fleet) is not None else {}
-    if not found:
+    yield from undecidable_verdicts(job, fleet, facts, "GIDs")
+    gids_by_node = chosen_gids(job, facts) if applicable_demand(job, fleet) is not None else {}
+    if not gids_by_node:
         if any(port.port.active for ports in ports_by_node(job, facts).values() for port in ports):
             yield not_applicable("GIDs", "no port in use is RoCE")
-        elif any(ports_by_node(job, facts).values()) and applies(job, fleet) is not None:
+        elif any(ports_by_node(job, facts).values()) and applicable_demand(job, fleet) is not None:
             yield unknown("GIDs", "no port in use is active")
         return
     variable, index, claims = _setting(job)
-    spelled = f"{variable}={index}" if index is not None else "the GID that NCCL chooses"
+    selection = f"{variable}={index}" if index is not None else "the GID that NCCL chooses"
     faults: dict[tuple[str, bool, bool], dict[str, ChosenGid]] = {}
-    for name in dict.fromkeys(item.port.name for items in found.values() for item in items):
-        on = {node: item for node, items in found.items() for item in items if item.port.name == name}
+    for name in dict.fromkeys(item.port.name for items in gids_by_node.values() for item in items):
+        on = {node: item for node, items in gids_by_node.items() for item in items if item.port.name == name}
         parts = split({node: item.kind for node, item in on.items()})
         assert parts is not None
         mixed = bool(parts.odd)
         bad = {node: item for node, item in on.items() if not item.is_usable}
         for node, item in (bad or {node: on[node] for node in parts.odd}).items():
             # A port that is equal on all nodes may belong to storage, unless the job names its GID.
-            certain = mixed or (index is not None and (item.better is not None or item.kind == EMPTY))
+            certain = mixed or (index is not None and (item.usable_alternative is not None or item.kind == EMPTY))
             faults.setdefault((item.kind, mixed, certain), {})[f"{name} on {node}"] = item
     for (kind, mixed, certain), same_nodes in faults.items():
-        yield _finding(spelled, kind, same_nodes, claims, mixed=mixed, certain=certain)
+        yield _finding(selection, kind, same_nodes, claims, mixed=mixed, certain=certain)
     if not faults:
-        yield passed(f"GIDs of {sum(map(len, found.values()))} ports")
+        yield passed(f"GIDs of {sum(map(len, gids_by_node.values()))} ports")
 
 
 def _finding(
-    spelled: str, kind: str, same_nodes: dict[str, ChosenGid], claims: tuple[Claim, ...], *, mixed: bool, certain: bool
+    selection: str,
+    kind: str,
+    same_nodes: dict[str, ChosenGid],
+    claims: tuple[Claim, ...],
+    *,
+    mixed: bool,
+    certain: bool,
 ) -> Verdict:
     where, some = next(iter(same_nodes.items()))
     nodes = list(dict.fromkeys(name.split(" on ")[1] for name in same_nodes))
-    better = some.better
+    better = some.usable_alternative
     rest = ", and something else on the other nodes" if mixed else ""
     hint = f"; index {better.index} is {address(better)}, RoCE v2" if better is not None else ""
     return failed(
         f"GIDs: {kind}",
-        f"{spelled} is {kind} on {fold(same_nodes)}{rest} ({where}: {some.description}{hint})",
+        f"{selection} is {kind} on {fold(same_nodes)}{rest} ({where}: {some.description}{hint})",
         at=Evidence("GID", some.description, "a routable RoCE v2 address", "show_gids", nodes[0]),
         also=claims,
         nodes=nodes,
@@ -463,8 +469,8 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without a clear majority nothing is reported: mixed hardware may be intended.
     """
-    yield from blind(job, fleet, facts, "RDMA rates")
-    ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
+    yield from undecidable_verdicts(job, fleet, facts, "RDMA rates")
+    ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
     rates: dict[str, dict[str, Port]] = {}
     for node, found in ports.items():
         for item in found:
@@ -526,8 +532,8 @@ def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Priority flow control and congestion notification are not examined, because each driver keeps these counters
     elsewhere.
     """
-    yield from blind(job, fleet, facts, "RDMA link errors")
-    ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
+    yield from undecidable_verdicts(job, fleet, facts, "RDMA link errors")
+    ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
     active = [(node, item) for node, found in ports.items() for item in found if item.port.active]
     sick: list[tuple[str, Port, str, int, float]] = []
     for counter, few in MIN_ERRORS.items():
@@ -569,8 +575,8 @@ def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Known limits: without a clear majority nothing is reported.
     """
-    yield from blind(job, fleet, facts, "RDMA firmware")
-    ports = ports_by_node(job, facts) if applies(job, fleet) is not None else {}
+    yield from undecidable_verdicts(job, fleet, facts, "RDMA firmware")
+    ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
     versions: dict[str, dict[str, str]] = {}
     for node, found in ports.items():
         for item in found:

@@ -16,7 +16,7 @@ from preflight_checks.context.copies import odd_sizes
 from preflight_checks.gpus.health import expected_speeds, model_of
 from preflight_checks.host.processors import usable_cores
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
-from preflight_checks.plans import given, split
+from preflight_checks.plans import gated_by, split
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.limits import limits
 from preflight_checks.probes.rdma import rdma
@@ -25,7 +25,7 @@ from preflight_checks.requirements import fold, is_multi_node, known_int, scopes
 from preflight_checks.smoke.gpu_floors import gpus_of
 from preflight_checks.smoke.plan import FACT, SmokeRun, complete_run, count, smoke_check
 from preflight_checks.smoke.ranks import may_fail_by_injection
-from preflight_checks.smoke.transport import by_sockets
+from preflight_checks.smoke.transport import uses_sockets
 from preflight_checks.storage.paths import too_few_data_files
 from reference_trainer.collective.bandwidth import Window
 from reference_trainer.collective.rank import RankReport
@@ -75,8 +75,8 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
     busy = statistics.median(_waited_share(report) for _, report in timed) > BUSY_SHARE
-    slow = _stragglers(timed, computing, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
-    exchanging = _stragglers(timed, _exchanging, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
+    slow = _stragglers(timed, computing_s, "computes", lambda report: ON_GPU if "cuda" in report.device else ON_CPU)
+    exchanging = _stragglers(timed, _exchanging_s, "exchanges", lambda report: EXCHANGING, least_s=EXCHANGE_S)
     crowded = [] if busy else [Straggler(n, r.rank, 0.0, "waits") for n, r in timed if _waited_share(r) > CROWDED_SHARE]
     known = {item.rank for item in slow}
     others = (item for item in (*crowded, *(() if busy else exchanging)) if item.rank not in known)
@@ -85,7 +85,7 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
 
 @smoke_check("SMK005", "straggler", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay")
-@given(complete_run)
+@gated_by(complete_run)
 def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """No rank computes or communicates far more slowly than the others.
 
@@ -106,7 +106,7 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
     inconclusive.
     """
     paces = paces_of(run.reports)
-    reports, found = paces.reports, paces.named
+    reports, straggling = paces.reports, paces.named
     if len(reports) < MIN_RANKS:
         yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
@@ -118,22 +118,22 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
         )
     by_rank = {report.rank: report for _, report in reports}
     uneven = unequal_work(job, fleet, facts)
-    for node in dict.fromkeys(item.node for item in found):
-        yield _straggler_finding(node, [item for item in found if item.node == node], by_rank, uneven)
-    if not found:
-        times = sorted(computing(report.windows[0]) or 0.0 for _, report in reports)
+    for node in dict.fromkeys(item.node for item in straggling):
+        yield _straggler_finding(node, [item for item in straggling if item.node == node], by_rank, uneven)
+    if not straggling:
+        times = sorted(computing_s(report.windows[0]) or 0.0 for _, report in reports)
         yield passed(
             f"pace of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for one piece of work"
             + (f"; the machines are alike, but the job's own work is not: {'; '.join(uneven)}" if uneven else "")
         )
 
 
-def computing(window: Window) -> float | None:
+def computing_s(window: Window) -> float | None:
     """Return the median time, in seconds, of one piece of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
-def _exchanging(window: Window) -> float | None:
+def _exchanging_s(window: Window) -> float | None:
     return statistics.median(window.exchange_s) if window.exchange_s else None
 
 
@@ -183,25 +183,25 @@ def _straggler_finding(
     first = items[0]
     ranks = ("rank " if len(items) == 1 else "ranks ") + fold(str(item.rank) for item in items)
     report = by_rank[first.rank]
-    held = min(window.held_back or 0.0 for window in report.windows)
-    waited = _waited_share(report)
+    least_held_back = min(window.held_back or 0.0 for window in report.windows)
+    waiting_share = _waited_share(report)
     if first.cause == "waits":
-        cause = f"waited for a processor for {waited:.0%} of the time in both windows, unlike most others"
+        cause = f"waited for a processor for {waiting_share:.0%} of the time in both windows, unlike most others"
     elif first.cause == "exchanges":
         partners = fold(str(window.partner) for window in report.windows)
         cause = f"took {first.factor:.1f} times as long as the median rank to exchange with others (ranks {partners})"
     else:
         cause = f"took {first.factor:.1f} times as long as the median rank for the same work, in both windows"
-    if held > THROTTLED_SHARE:
-        cause += f"; a control group's quota held it back for {held:.0%} of the time"
-    paces = ", ".join(f"{(computing(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
+    if least_held_back > THROTTLED_SHARE:
+        cause += f"; a control group's quota held it back for {least_held_back:.0%} of the time"
+    paces = ", ".join(f"{(computing_s(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
         f"{ranks} on {node} {cause}; every step of the job would wait for it"
         + (f". It is not what makes the job's own work unequal: {'; '.join(uneven)}" if uneven else ""),
         at=Evidence(
             FACT,
-            f"{paces} for one piece of work on {report.device}, {waited:.0%} of the time without a processor",
+            f"{paces} for one piece of work on {report.device}, {waiting_share:.0%} of the time without a processor",
             "as long as on the other ranks",
             node=node,
         ),
@@ -275,7 +275,7 @@ class CollectiveSpeed:
 
 
 @smoke_check("SMK011", "collectives-slower-than-links", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(complete_run)
+@gated_by(complete_run)
 def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Collectives reach the bandwidth of the links between the nodes.
 
@@ -300,7 +300,7 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
         yield not_applicable("bus bandwidth", _missing_reason(run.reports))
         return
     summary = _summary(speeds, measured)
-    reason = _inconclusive(measured, facts)
+    reason = _inconclusive_reason(measured, facts)
     if reason:
         yield unknown("bus bandwidth", f"inconclusive: {reason}; {summary}")
         return
@@ -363,7 +363,7 @@ def _missing_reason(reports: Reports) -> str:
     return fold(skipped) or "no collective was timed"
 
 
-def _inconclusive(reports: Reports, facts: Facts) -> str:
+def _inconclusive_reason(reports: Reports, facts: Facts) -> str:
     """Return why times do not reflect the network; empty if they do."""
     if reports[0][1].backend != "gloo":
         return ""
@@ -423,7 +423,7 @@ class Fabric:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
 )
-@given(complete_run)
+@gated_by(complete_run)
 def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards carry.
 
@@ -489,7 +489,7 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
         return Fabric("a shared GPU", unknown="several ranks share a GPU")
     if len(nodes) == 1:
         return _node_fabric(job, facts)
-    sockets = {by_sockets(report) for _, report in measured}
+    sockets = {uses_sockets(report) for _, report in measured}
     if sockets == {False}:
         return _rdma_fabric(job, facts, measured, nodes)
     if sockets == {True}:
@@ -518,7 +518,7 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
     most one port per rank counts.
     """
     ports = ports_by_node(job, facts)
-    found: list[tuple[float, str, str]] = []
+    limits: list[tuple[float, str, str]] = []
     for node in nodes:
         ranks = [report for name, report in measured if name == node]
         used = set().union(*(report.transport.nccl.devices for report in ranks))
@@ -529,14 +529,14 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
         )[: len(ranks)]
         if not rates:
             return Fabric("RDMA", unknown=f"the rate of the ports of {node} is unknown")
-        found.append((sum(rates) / 8 * 1e9, node, f"{len(rates)} RDMA ports of {format_rate(rates[0] * 1e3)}"))
-    peak, node, what = min(found)
+        limits.append((sum(rates) / 8 * 1e9, node, f"{len(rates)} RDMA ports of {format_rate(rates[0] * 1e3)}"))
+    peak, node, what = min(limits)
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)
 
 
 def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
     """Return the physical interfaces in NCCL's log as the fabric, by the speed that each reports."""
-    found: list[tuple[float, str, str]] = []
+    limits: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))
         fact = facts.of(interfaces, node)
@@ -545,6 +545,6 @@ def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fab
         if not speeds:
             return Fabric("sockets", unknown=f"the interfaces of {node} that NCCL used report no speed")
         rate = min(MAX_SOCKET_GBPS, min(speeds) / 1e3)
-        found.append((rate / 8 * 1e9, node, f"sockets on {fold(sorted(used))}"))
-    peak, node, what = min(found)
+        limits.append((rate / 8 * 1e9, node, f"sockets on {fold(sorted(used))}"))
+    peak, node, what = min(limits)
     return Fabric(what, peak, expected_speeds().floors.all_reduce_between_nodes, node)

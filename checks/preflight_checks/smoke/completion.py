@@ -29,9 +29,9 @@ from preflight_checks.smoke.plan import (
     count,
     details,
     group_run_of,
-    missing_run,
-    numbered,
-    observed,
+    missing_run_verdict,
+    numbered_ranks,
+    observed_state,
     plan_of,
     plan_smoke,
     ranks_of,
@@ -98,21 +98,21 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     if fault is None:
         yield not_applicable("injected fault", "no fault was injected")
         return
-    found = applied_fault(fleet, facts)
+    applied = applied_fault(fleet, facts)
     run: GroupRun = run_of(job, facts) if no_server_run_reason(job, fleet) else server_run_of(job, facts)
     if not run.records:
         yield unknown("injected fault", "the smoke run did not take place", required=True)
-    elif found is None:
+    elif applied is None:
         yield unknown(
             "injected fault", f"no process could run {fault.option_text}: {_participants(run)} took part", required=True
         )
-    elif found.at_s is None:
+    elif applied.at_s is None:
         what = f"; {run.culprit.because}" if run.culprit is not None else ""
         yield unknown(
-            f"injected fault {fault.option_text}", f"{found.title} ended before the fault{what}", required=True
+            f"injected fault {fault.option_text}", f"{applied.title} ended before the fault{what}", required=True
         )
     else:
-        yield _fault_verdict(job, fleet, facts, run, found, found.at_s)
+        yield _fault_verdict(job, fleet, facts, run, applied, applied.at_s)
 
 
 def _participants(run: GroupRun) -> str:
@@ -120,73 +120,75 @@ def _participants(run: GroupRun) -> str:
     return ", ".join(f"{role}s 0 to {count - 1}" if count > 1 else f"{role} 0" for role, count in numbers.items())
 
 
-def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, found: AppliedFault, at_s: float) -> Verdict:
-    fault = found.fault
-    began = f"injected fault: {found.title} {_FAULT_TEXTS[fault.kind]} at {at_s:.1f} s"
-    if isinstance(run, ServerRun) and found.rank in run.replaced:
-        return _replacement_verdict(run, found, at_s, began)
+def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, applied: AppliedFault, at_s: float) -> Verdict:
+    fault = applied.fault
+    began = f"injected fault: {applied.title} {_FAULT_TEXTS[fault.kind]} at {at_s:.1f} s"
+    if isinstance(run, ServerRun) and applied.rank in run.replaced:
+        return _replacement_verdict(run, applied, at_s, began)
     if fault.kind in _CULPRIT_PROBLEMS:
         limit, named_s = LIMIT_S[fault.kind], decision_time(run.events, run.records)
         culprit = run.culprit
-        right = culprit is not None and culprit.rank == found.rank and culprit.kind in _CULPRIT_PROBLEMS[fault.kind]
+        right = culprit is not None and culprit.rank == applied.rank and culprit.kind in _CULPRIT_PROBLEMS[fault.kind]
         if right and named_s - at_s <= limit:
             return passed(f"{began}; named {named_s - at_s:.1f} s later")
         if right:
             seen = f"named {named_s - at_s:.1f} s later"
-            return _missed(found, f"{began}, and was {seen}; expected at most {limit:g} s", seen)
+            return _missed_fault_verdict(applied, f"{began}, and was {seen}; expected at most {limit:g} s", seen)
         seen = culprit.because if culprit is not None else "no process was named"
-        return _missed(found, f"{began}; {seen}", seen)
+        return _missed_fault_verdict(applied, f"{began}; {seen}", seen)
     ended_s = max(record.finished_s for record in run.records) - at_s
-    how = _delay_evidence(run, found) if fault.kind == "delay" else _result_finding(job, fleet, facts, found)
+    how = _delay_evidence(run, applied) if fault.kind == "delay" else _result_finding(job, fleet, facts, applied)
     if how:
         return passed(f"{began}; named when the run ended, {ended_s:.1f} s later: {how}")
-    return _missed(found, f"{began}, and no finding at the end of the run names it", "no process was named")
+    return _missed_fault_verdict(
+        applied, f"{began}, and no finding at the end of the run names it", "no process was named"
+    )
 
 
-def _replacement_verdict(run: ServerRun, found: AppliedFault, at_s: float, began: str) -> Verdict:
+def _replacement_verdict(run: ServerRun, applied: AppliedFault, at_s: float, began: str) -> Verdict:
     """Return the verdict for a run with a backup worker: the run does not name a lost worker, but continues
     without it.
     """
     replacements = [
-        e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == found.rank
+        e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == applied.rank
     ]
     after_s = min(event.at_s for event in replacements) - at_s
-    backup = run.replaced[found.rank]
+    backup = run.replaced[applied.rank]
     who = f"{backup.name} on {backup.node}" if backup is not None else "a backup worker"
     if after_s <= REPLACED_S:
         return passed(f"{began}; {who} took its place {after_s:.1f} s later")
     seen = f"{who} took its place {after_s:.1f} s later"
-    return _missed(found, f"{began}, and {seen}; expected at most {REPLACED_S:g} s", seen)
+    return _missed_fault_verdict(applied, f"{began}, and {seen}; expected at most {REPLACED_S:g} s", seen)
 
 
-def _missed(found: AppliedFault, message: str, seen: str) -> Verdict:
+def _missed_fault_verdict(applied: AppliedFault, message: str, seen: str) -> Verdict:
     return failed(
-        f"injected fault {found.fault.option_text}",
+        f"injected fault {applied.fault.option_text}",
         message,
-        at=Evidence("injected fault", seen, f"{found.title} is named", node=found.node, at_s=found.at_s),
+        at=Evidence("injected fault", seen, f"{applied.title} is named", node=applied.node, at_s=applied.at_s),
         remedy="Check what was named instead, and the load of the machine that runs preflight.",
     )
 
 
-def _result_finding(job: Job, fleet: Fleet, facts: Facts, found: AppliedFault) -> str:
+def _result_finding(job: Job, fleet: Fleet, facts: Facts, applied: AppliedFault) -> str:
     """Return the finding of a result check about the fault; empty if none names its target."""
-    name = f"{found.role} {found.index}"
+    name = f"{applied.role} {applied.index}"
     # With the injected fault, the checks would note in each message that the finding is expected.
     as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
     for result in _RESULT_CHECKS:
         for verdict in result.judge(job, as_usual, facts):
-            if verdict.status is Status.FAIL and (found.node in verdict.nodes or name in verdict.processes):
+            if verdict.status is Status.FAIL and (applied.node in verdict.nodes or name in verdict.processes):
                 return verdict.message
     return ""
 
 
-def _delay_evidence(run: GroupRun, found: AppliedFault) -> str:
+def _delay_evidence(run: GroupRun, applied: AppliedFault) -> str:
     """Return the waiting times that show the delay; empty if they do not point at its target."""
     if isinstance(run, ServerRun):
-        return _awaited_members(run, found)
-    late = _last_to_enter(run, DELAY_S[found.role] / 2)
-    if late and late.most_common(1)[0][0] == found.key and late[found.key] * 2 > sum(late.values()):
-        return f"it entered {late[found.key]} collectives long after all other ranks"
+        return _awaited_members(run, applied)
+    late = _last_to_enter(run, DELAY_S[applied.role] / 2)
+    if late and late.most_common(1)[0][0] == applied.key and late[applied.key] * 2 > sum(late.values()):
+        return f"it entered {late[applied.key]} collectives long after all other ranks"
     return ""
 
 
@@ -207,17 +209,17 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
     return late
 
 
-def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
+def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
     """Return, in words, how long others waited for the fault's target; empty if the waiting times do not show the
     delay.
     """
-    if found.role == "worker":
+    if applied.role == "worker":
         waited: dict[int, float] = {}
         for _, server in run.servers:
             for seen in server.seen:
                 waited[seen.index] = max(waited.get(seen.index, 0.0), seen.waited_s)
-        others = [seconds for index, seconds in waited.items() if index != found.index]
-        own = waited.get(found.index, 0.0)
+        others = [seconds for index, seconds in waited.items() if index != applied.index]
+        own = waited.get(applied.index, 0.0)
         if others and min(others) > own + _DELAYS * DELAY_S["worker"]:
             return f"the other workers waited {min(others):.1f} s for it, while it waited {own:.1f} s for them"
         return ""
@@ -225,7 +227,7 @@ def _awaited_members(run: ServerRun, found: AppliedFault) -> str:
     for _, worker in run.workers:
         for server_seen in worker.seen:
             by_server[server_seen.index] = by_server.get(server_seen.index, 0.0) + server_seen.waited_s
-    own = by_server.pop(found.index, 0.0)
+    own = by_server.pop(applied.index, 0.0)
     if own > _DELAYS * DELAY_S["server"] and all(own > other for other in by_server.values()):
         return f"the workers waited {own:.1f} s for it"
     return ""
@@ -305,12 +307,12 @@ def _extent(run: SmokeRun) -> dict[str, object]:
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
     """Return the result of each tried group: whether it passed; None if the trial did not start or did not end."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
-    for seen in facts.each(run_rank):
-        if seen.asked.group.startswith(_prefix(job)):
-            nodes, passed = groups.setdefault(seen.asked.group, (set(), []))
-            nodes.add(seen.node)
-            is_unknown = not isinstance(seen.fact, Observed) and seen.fact.kind in ("context", "missing", "unreachable")
-            passed.append(None if is_unknown else isinstance(seen.fact, Observed))
+    for row in facts.each(run_rank):
+        if row.asked.group.startswith(_prefix(job)):
+            nodes, passed = groups.setdefault(row.asked.group, (set(), []))
+            nodes.add(row.node)
+            is_unknown = not isinstance(row.fact, Observed) and row.fact.kind in ("context", "missing", "unreachable")
+            passed.append(None if is_unknown else isinstance(row.fact, Observed))
     return {
         frozenset(nodes): None if None in passed else all(passed) or _failed_or_unknown(facts, group)
         for group, (nodes, passed) in groups.items()
@@ -339,32 +341,32 @@ def answer_of(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Answer | N
     return replace(found, nodes=tuple(node for node in found.nodes if node in named) or names)
 
 
-def describe(found: Answer) -> str:
+def describe(answer: Answer) -> str:
     """Return the conclusion as the end of a sentence about the run."""
-    names = " and ".join(found.nodes) if len(found.nodes) == 2 else fold(found.nodes)
-    count = f"{found.trials} smaller {'group' if found.trials == 1 else 'groups'} tried"
-    if found.kind == "nodes":
-        each = "hangs" if len(found.nodes) == 1 else "hang each"
+    names = " and ".join(answer.nodes) if len(answer.nodes) == 2 else fold(answer.nodes)
+    count = f"{answer.trials} smaller {'group' if answer.trials == 1 else 'groups'} tried"
+    if answer.kind == "nodes":
+        each = "hangs" if len(answer.nodes) == 1 else "hang each"
         text = f"{count}: {names} {each} also with an otherwise healthy node"
-    elif found.kind == "between":
+    elif answer.kind == "between":
         text = f"{count}: {names} hang together, and each of them works with another node"
-    elif found.kind == "group":
+    elif answer.kind == "group":
         text = f"{count}: {names} hang on their own, and no smaller group that was tried does"
-    elif found.kind == "whole":
-        smaller = f"{count}: none of them hangs, and " if found.trials else ""
+    elif answer.kind == "whole":
+        smaller = f"{count}: none of them hangs, and " if answer.trials else ""
         text = f"{smaller}all nodes together hang again"
-    elif found.kind == "every":
+    elif answer.kind == "every":
         text = f"{count}: every one of them hangs, so none shows which node is at fault"
-    elif found.kind == "none":
-        smaller = f"{count}: none of them hangs, and " if found.trials else ""
+    elif answer.kind == "none":
+        smaller = f"{count}: none of them hangs, and " if answer.trials else ""
         text = f"{smaller}all nodes together completed when tried again: the fault may be intermittent"
     else:
-        parts = [f"{' and '.join(group) if len(group) < 3 else fold(group)} hang together" for group in found.hanging]
-        parts += [f"{fold(found.sound)} completed one"] if found.sound else []
+        parts = [f"{' and '.join(group) if len(group) < 3 else fold(group)} hang together" for group in answer.hanging]
+        parts += [f"{fold(answer.sound)} completed one"] if answer.sound else []
         text = f"{count}: {', '.join(parts)}" if parts else "no trial of a smaller group ended"
     notes = [
         f"{what}: {fold([_group_text(group) for group in groups], 4)}"
-        for what, groups in (("not finished", found.unfinished), ("not tried", found.untried))
+        for what, groups in (("not finished", answer.unfinished), ("not tried", answer.untried))
         if groups
     ]
     return "; ".join((text, *notes))
@@ -400,7 +402,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     tried, so a fault may involve more nodes than the smallest hanging group, or fewer.
     """
     run = run_of(job, facts)
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     if early is not None:
         yield early
         return
@@ -419,17 +421,17 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     if run.culprit.kind == "endpoint":
         yield unknown("smoke run", f"blocked by SMK004: {run.culprit.because}")
         return
-    found = answer_of(job, fleet, facts, run)
-    if found is not None and (found.kind == "none" or _is_cleared(run, run.culprit, found)):
+    answer = answer_of(job, fleet, facts, run)
+    if answer is not None and (answer.kind == "none" or _is_cleared(run, run.culprit, answer)):
         # A failure that did not repeat blames no node, but does not count as a pass.
-        yield unknown("smoke run", f"{run.culprit.because}; {describe(found)}", required=True)
+        yield unknown("smoke run", f"{run.culprit.because}; {describe(answer)}", required=True)
         return
     differing = protocol_differences(job, facts) if run.culprit.kind in ("dead", "stuck") else {}
     if differing:
-        yield _blocked_by_difference(run, run.culprit, differing)
+        yield _protocol_difference_verdict(run, run.culprit, differing)
         return
-    yield _culprit_finding(run, run.culprit, found)
-    undecided = _undecided_nodes(run, run.culprit, found)
+    yield _culprit_finding(run, run.culprit, answer)
+    undecided = _undecided_nodes(run, run.culprit, answer)
     if undecided:
         text = (
             "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
@@ -437,12 +439,14 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield unknown(f"smoke run: {fold(undecided)}", text, nodes=undecided, required=True)
 
 
-def _is_cleared(run: SmokeRun, culprit: Culprit, found: Answer) -> bool:
+def _is_cleared(run: SmokeRun, culprit: Culprit, answer: Answer) -> bool:
     """Return whether the named nodes completed trials, nothing hung again, and time ran out before further trials."""
-    return found.kind == "open" and culprit.rank is not None and not found.hanging and set(run.nodes) <= {*found.sound}
+    return (
+        answer.kind == "open" and culprit.rank is not None and not answer.hanging and set(run.nodes) <= {*answer.sound}
+    )
 
 
-def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
+def _protocol_difference_verdict(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
     """Return the verdict on ranks that use different protocols: the first to hang or crash need not have the fault."""
     names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
     where = (
@@ -451,7 +455,7 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
     return failed(
         "smoke run",
         f"{names} differs {where} (ENV020), which is the likely cause: {culprit.because}",
-        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
+        at=Evidence(FACT, observed_state(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=nodes,
         remedy=f"Give {names} the same value on every node, then run again.",
@@ -459,22 +463,22 @@ def _blocked_by_difference(run: SmokeRun, culprit: Culprit, differing: Mapping[s
     )
 
 
-def _undecided_nodes(run: SmokeRun, culprit: Culprit, found: Answer | None) -> tuple[str, ...]:
+def _undecided_nodes(run: SmokeRun, culprit: Culprit, answer: Answer | None) -> tuple[str, ...]:
     """Return the unnamed nodes of an unexplained hang that completed no trial."""
-    if found is None or culprit.kind != "stuck" or found.kind in ("nodes", "between"):
+    if answer is None or culprit.kind != "stuck" or answer.kind in ("nodes", "between"):
         return ()
     every = dict.fromkeys(record.request.node for record in run.records)
-    return tuple(node for node in every if node not in {*_nodes(run, found), *found.sound})
+    return tuple(node for node in every if node not in {*_nodes(run, answer), *answer.sound})
 
 
-def _nodes(run: SmokeRun, found: Answer | None) -> tuple[str, ...]:
+def _nodes(run: SmokeRun, answer: Answer | None) -> tuple[str, ...]:
     """Return the nodes to name: those found by the trials, else those found by the run."""
-    if found is not None and found.kind in ("nodes", "between", "group", "whole"):
-        return found.nodes
-    if found is None or found.kind != "open":
+    if answer is not None and answer.kind in ("nodes", "between", "group", "whole"):
+        return answer.nodes
+    if answer is None or answer.kind != "open":
         return run.nodes
-    hanging = tuple(dict.fromkeys(node for group in found.hanging for node in group))
-    return tuple(node for node in run.nodes if node not in found.sound) or hanging or run.nodes
+    hanging = tuple(dict.fromkeys(node for group in answer.hanging for node in group))
+    return tuple(node for node in run.nodes if node not in answer.sound) or hanging or run.nodes
 
 
 def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
@@ -499,8 +503,8 @@ _REMEDIES = {
 _WAITS_AT = {"missing": "rendezvous", "stopped": "collective", "stuck": "collective", "lost-node": "collective"}
 
 
-def _culprit_finding(run: SmokeRun, culprit: Culprit, found: Answer | None) -> Verdict:
-    tried = f"; {describe(found)}" if found is not None else ""
+def _culprit_finding(run: SmokeRun, culprit: Culprit, answer: Answer | None) -> Verdict:
+    tried = f"; {describe(answer)}" if answer is not None else ""
     remedy = _REMEDIES.get(culprit.kind, "Check {node}.").format(node=culprit.node)
     if culprit.kind == "dead":
         remedy = remedy_for_dead(run, culprit)
@@ -511,16 +515,16 @@ def _culprit_finding(run: SmokeRun, culprit: Culprit, found: Answer | None) -> V
         )
     subject = f"rank {culprit.rank} on {culprit.node}" if culprit.rank is not None else "smoke run"
     waiting = (
-        f"; {numbered(culprit.waiting)} could not continue because of it"
+        f"; {numbered_ranks(culprit.waiting)} could not continue because of it"
         if culprit.waiting and culprit.rank is not None
         else ""
     )
     return failed(
         subject,
         f"{culprit.because}{waiting}{tried}",
-        at=Evidence(FACT, observed(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
+        at=Evidence(FACT, observed_state(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
-        nodes=_nodes(run, found),
+        nodes=_nodes(run, answer),
         remedy=remedy,
         waits_at=_WAITS_AT.get(culprit.kind, ""),
     )
@@ -544,7 +548,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     Known limits: none known.
     """
     run = run_of(job, facts)
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     if early is not None:
         yield early if not early.required else unknown("master endpoint", "blocked by SMK001: no rank ran")
         return

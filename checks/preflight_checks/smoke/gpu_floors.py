@@ -204,10 +204,10 @@ def _judge(
         yield passed(f"{subject} of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {_ranges(good, kinds)}")
 
 
-def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
+def _excuse(item: RankGpu, shortfalls: Sequence[Shortfall]) -> str:
     """Return why figures below the floor are not the card's fault; empty if they are."""
     gpu = item.gpu
-    figures = _format_speeds([entry.speed for entry in below])
+    figures = _format_speeds([entry.speed for entry in shortfalls])
     if item.sharing > 1:
         return f"{item.sharing} ranks shared the GPU, and it reached {figures}"
     if gpu.in_use:
@@ -221,7 +221,7 @@ def _excuse(item: RankGpu, below: Sequence[Shortfall]) -> str:
     if gpu.before.utilization_percent is None and gpu.after.utilization_percent is None:
         why = gpu.state.problem or "NVML does not report it"
         return f"whether others used the GPU is unknown ({why}), and it reached {figures}"
-    over_pcie = all(entry.speed.what in (TO_DEVICE, TO_HOST) and entry.by_pcie for entry in below)
+    over_pcie = all(entry.speed.what in (TO_DEVICE, TO_HOST) and entry.by_pcie for entry in shortfalls)
     if over_pcie and None in (gpu.state.pcie_generation_max, gpu.state.pcie_width_max):
         return f"NVML does not show what card and slot support, and it reached {figures}"
     return ""
@@ -277,7 +277,7 @@ def _cause(entry: Shortfall) -> tuple[str, str]:
         )
     if state.problem or not state.samples:
         return f"its clocks are unknown ({state.problem or 'no sample'})", f"Look at clocks and power on {node}."
-    bits, held = state.reasons or 0, state.held_reasons or 0
+    bits, held_bits = state.reasons or 0, state.held_reasons or 0
     heat = f" at {state.temperature_c} °C" if state.temperature_c is not None else ""
     clocks = f"it ran at {state.clock_mhz} of {state.clock_max_mhz} MHz"
     if bits & POWER_BRAKE:
@@ -298,9 +298,9 @@ def _cause(entry: Shortfall) -> tuple[str, str]:
         )
     if bits & HW_SLOWDOWN:
         return f"{clocks} because of a hardware slowdown", f"Check power and cooling of {node}."
-    if held & SYNC_BOOST:
+    if held_bits & SYNC_BOOST:
         return f"{clocks}, held to the clocks of its group", f"On {node}: look for the slowest GPU of the group."
-    if held & POWER_CAP and state.clock_mhz is not None and top and state.clock_mhz < LOW_CLOCK * top:
+    if held_bits & POWER_CAP and state.clock_mhz is not None and top and state.clock_mhz < LOW_CLOCK * top:
         return (
             f"{clocks} at its power limit of {limit or 0:.0f} W",
             f"Compare power and cooling of {node} with a node that is faster.",
@@ -410,10 +410,10 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield passed(f"exact products of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {count} elements compared")
 
 
-def _wrong_product_finding(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verdict:
-    first = wrong[0]
+def _wrong_product_finding(item: RankGpu, products: Sequence[WrongProduct]) -> Verdict:
+    first = products[0]
     turns = item.gpu.exact.turns.get(first.precision, 0)
-    others = list(dict.fromkeys(entry.precision for entry in wrong if entry.precision != first.precision))
+    others = list(dict.fromkeys(entry.precision for entry in products if entry.precision != first.precision))
     return failed(
         f"exact products of {item.label}",
         f"{item.label} computes wrongly: in repetition {first.turn} of {turns} of a product in {first.precision}, "
@@ -428,7 +428,7 @@ def _wrong_product_finding(item: RankGpu, wrong: Sequence[WrongProduct]) -> Verd
         ),
         also=[
             Evidence(FACT, f"{entry.precision}, repetition {entry.turn}: {entry.got}", entry.expected, node=item.node)
-            for entry in wrong[1:6]
+            for entry in products[1:6]
         ],
         processes=(f"rank {item.rank}",),
         remedy=f"Take {item.node} out of the job, and run `dcgmi diag -r 4` on GPU {item.gpu.pci or item.label}; "

@@ -329,7 +329,7 @@ def group_run_of(facts: Facts, group: str) -> GroupRun:
     return GroupRun(records, events, culprit, claims)
 
 
-def observed(culprit: Culprit) -> str:
+def observed_state(culprit: Culprit) -> str:
     """Return the observed state of the culprit, in a few words."""
     phase = f"after phase {culprit.phase}" if culprit.phase else "before its first phase"
     return f"{culprit.kind} {phase}, during {culprit.doing}" if culprit.doing else f"{culprit.kind} {phase}"
@@ -405,7 +405,7 @@ def run_of(job: Job, facts: Facts) -> SmokeRun:
     return SmokeRun(run.records, run.events, run.culprit, run.claims, seen)
 
 
-def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
+def missing_run_verdict(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
     """Return the verdict if there was no smoke run; None if there was one."""
     reason = not_planned(job, fleet)
     if reason:
@@ -414,10 +414,10 @@ def missing_run(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
         return unknown("smoke run", "it was not run", required=True)
     if obstacles(run):
         return unknown("smoke run", "blocked by SMK008: the backend cannot be used")
-    return none_started("smoke run", "rank", run)
+    return none_started_verdict("smoke run", "rank", run)
 
 
-def none_started(subject: str, kind: str, run: GroupRun) -> Verdict | None:
+def none_started_verdict(subject: str, kind: str, run: GroupRun) -> Verdict | None:
     """Return the verdict if no process of a run could start; None if any did. `kind` is `rank` or `process`."""
     kinds = {r.unavailable.kind if r.unavailable is not None else "" for r in run.records}
     if not kinds <= {"context", "missing"}:
@@ -438,9 +438,9 @@ def obstacles(run: GroupRun) -> dict[str, str]:
     }
 
 
-def incomplete(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
+def incomplete_run_verdict(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
     """Return the verdict of result checks if some ranks have no result; None if all have one."""
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     if early is not None and not early.required:
         return early
     if early is not None or not run.reports:
@@ -456,7 +456,7 @@ def complete_run(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, Non
         return
     """
     run = run_of(job, facts)
-    early = incomplete(job, fleet, run)
+    early = incomplete_run_verdict(job, fleet, run)
     if early is None:
         return run
     yield early
@@ -468,6 +468,6 @@ def count(ranks: int) -> str:
     return "1 rank" if ranks == 1 else f"{ranks} ranks"
 
 
-def numbered(ranks: Sequence[int]) -> str:
+def numbered_ranks(ranks: Sequence[int]) -> str:
     """Return `rank 3` or `ranks 3, 4`."""
     return ("rank " if len(ranks) == 1 else "ranks ") + fold([str(rank) for rank in ranks])

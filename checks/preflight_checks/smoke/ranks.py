@@ -107,21 +107,21 @@ def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
             fault = fleet.smoke_options.injected_fault
             found = applied_fault(fleet, facts) if fault is not None and fault.kind in kinds else None
             for verdict in judge(job, fleet, facts):
-                yield _expected(verdict, found) if found is not None and _is_caused_by(verdict, found) else verdict
+                yield _as_expected(verdict, found) if found is not None and _is_caused_by(verdict, found) else verdict
 
         return judged
 
     return decorate
 
 
-def _is_caused_by(verdict: Verdict, found: AppliedFault) -> bool:
-    if verdict.status is not Status.FAIL or found.at_s is None:
+def _is_caused_by(verdict: Verdict, applied: AppliedFault) -> bool:
+    if verdict.status is not Status.FAIL or applied.at_s is None:
         return False
-    return found.fault.kind in ("loss", "double", "flip") or found.node in verdict.nodes
+    return applied.fault.kind in ("loss", "double", "flip") or applied.node in verdict.nodes
 
 
-def _expected(verdict: Verdict, found: AppliedFault) -> Verdict:
-    message = f"as expected of the injected fault {found.fault.option_text}: {verdict.message}"
+def _as_expected(verdict: Verdict, applied: AppliedFault) -> Verdict:
+    message = f"as expected of the injected fault {applied.fault.option_text}: {verdict.message}"
     return replace(
         verdict, message=message, severity=Severity.INFO, remedy="Nothing: this fault was injected on request."
     )
@@ -153,16 +153,20 @@ def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tupl
 
 
 def _ranks_on_processors(
-    fleet: Fleet, facts: Facts, wanted: int, claims: tuple[Claim, ...]
+    fleet: Fleet, facts: Facts, rank_count: int, claims: tuple[Claim, ...]
 ) -> tuple[int, str, tuple[Claim, ...]]:
     cores = _min_cores(fleet, facts)
     if cores is None:
-        return 1, f"one rank per node instead of the job's {wanted}, because no node's usable cores are known", claims
-    number = max(1, min(wanted, cores))
-    if number == wanted:
+        return (
+            1,
+            f"one rank per node instead of the job's {rank_count}, because no node's usable cores are known",
+            claims,
+        )
+    number = max(1, min(rank_count, cores))
+    if number == rank_count:
         return number, f"{number} ranks per node, as the job starts them", claims
     ranks = "one rank" if number == 1 else f"{number} ranks"
-    return number, f"{ranks} per node, one per usable core, instead of the job's {wanted}", claims
+    return number, f"{ranks} per node, one per usable core, instead of the job's {rank_count}", claims
 
 
 def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
@@ -192,11 +196,11 @@ def gpus_on(facts: Facts, node: str) -> int:
 
 def sharding_claims(job: Job) -> tuple[Claim, ...]:
     """Return the claims that shard the parameters over ranks (FSDP, ZeRO-3); empty if there are none."""
-    found: list[Claim] = []
+    claims: list[Claim] = []
     for scope in scopes(job):
         stage = known_int(job, "zero_stage", scope)
         if stage is not None and stage >= _SHARDING_STAGE:
-            found.extend(job.value_claims("zero_stage", scope))
+            claims.extend(job.value_claims("zero_stage", scope))
         for quantity, sharding in (
             ("uses_fsdp", True),
             ("sharding_library", "fsdp"),
@@ -204,8 +208,8 @@ def sharding_claims(job: Job) -> tuple[Claim, ...]:
             ("lightning_strategy", "fsdp"),
         ):
             if job.value(quantity, scope) == Known(sharding):
-                found.extend(job.value_claims(quantity, scope))
-    return tuple(dict.fromkeys(found))
+                claims.extend(job.value_claims(quantity, scope))
+    return tuple(dict.fromkeys(claims))
 
 
 #: The backends that the reference trainer runs over.
@@ -237,23 +241,25 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     Args:
         ranks: the number of ranks per node.
     """
-    asked, claims = asked_backend(job)
+    asked_name, claims = asked_backend(job)
     chosen = fleet.smoke_options.backend
     if chosen:
-        untested = f"the job requests {title(asked)}, which was not tested" if asked and asked != chosen else ""
+        untested = (
+            f"the job requests {title(asked_name)}, which was not tested" if asked_name and asked_name != chosen else ""
+        )
         return Backend(chosen, f"{title(chosen)} as set by --smoke-backend", claims, untested, by_option=True)
     unknown = [node.name for node in fleet.nodes if not _are_known(facts, node.name)]
     usable = {node.name: gpus_on(facts, node.name) for node in fleet.nodes}
     if nodes_share_machine(fleet):
         ranks *= len(fleet.nodes)
-    if asked == NCCL and nodes_share_machine(fleet) and 0 < min(usable.values(), default=0) < ranks:
+    if asked_name == NCCL and nodes_share_machine(fleet) and 0 < min(usable.values(), default=0) < ranks:
         untested = (
             "the job requests NCCL, which was not tested: all nodes are this machine, which has "
             f"{min(usable.values())} usable GPUs for {ranks} ranks"
         )
         return Backend(GLOO, "Gloo, because all nodes are this machine", claims, untested)
-    if asked:
-        return Backend(asked, f"{title(asked)} as the job requests", claims)
+    if asked_name:
+        return Backend(asked_name, f"{title(asked_name)} as the job requests", claims)
     if unknown:
         return Backend(AUTO, f"NCCL if every rank has a GPU, which is not known of {fold(unknown)}", claims)
     short = [node for node, count in usable.items() if count < ranks]
@@ -263,12 +269,12 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     untested = ""
     if len(short) < len(usable) and {NCCL, GLOO} <= names:
         untested = (
-            f"the job uses NCCL or Gloo, and {fold(short)} {has(short)} too few GPUs for NCCL: if each rank decides by "
-            "the GPUs that it finds, they never meet"
+            f"the job uses NCCL or Gloo, and {fold(short)} {has_or_have(short)} too few GPUs for NCCL: if each rank "
+            "decides by the GPUs that it finds, they never meet"
         )
     elif names and not names & {NCCL, GLOO}:
         untested = f"the job's backend {fold(sorted(names))} was not tested"
-    return Backend(GLOO, f"Gloo, because {fold(short)} {has(short)} too few GPUs for NCCL", claims, untested)
+    return Backend(GLOO, f"Gloo, because {fold(short)} {has_or_have(short)} too few GPUs for NCCL", claims, untested)
 
 
 def nodes_without_gpus(fleet: Fleet, facts: Facts) -> Iterator[str]:
@@ -282,7 +288,7 @@ def _are_known(facts: Facts, node: str) -> bool:
     return isinstance(facts.of(gpus, node), Observed) and isinstance(facts.of(packages, node), Observed)
 
 
-def has(nodes: Sequence[str]) -> str:
+def has_or_have(nodes: Sequence[str]) -> str:
     """Return `has` or `have`."""
     return "has" if len(nodes) == 1 else "have"
 

@@ -14,7 +14,7 @@ from preflight.model.job import Job
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import given, requests_for, warning_check
+from preflight_checks.plans import gated_by, requests_for, warning_check
 from preflight_checks.probes.machine import machine
 from preflight_checks.requirements import fold
 from preflight_checks.smoke.collective_speed import BUSY_SHARE, ON_CPU, ON_GPU
@@ -23,8 +23,8 @@ from preflight_checks.smoke.plan import (
     SmokeRun,
     complete_run,
     count,
-    incomplete,
-    numbered,
+    incomplete_run_verdict,
+    numbered_ranks,
     plan_of,
     plan_smoke,
     run_of,
@@ -66,19 +66,19 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
     """
-    found = _stage_reports(job, fleet, facts)
-    if isinstance(found, Verdict):
-        yield found
+    stage_reports = _stage_reports(job, fleet, facts)
+    if isinstance(stage_reports, Verdict):
+        yield stage_reports
         return
-    wrong = [(node, rank, fault) for node, rank, _, report in found for fault in report.faults]
-    first = found[0][3]
+    wrong = [(node, rank, fault) for node, rank, _, report in stage_reports for fault in report.faults]
+    first = stage_reports[0][3]
     if not wrong:
-        compared = sum(report.compared for *_, report in found)
+        compared = sum(report.compared for *_, report in stage_reports)
         yield passed(
             f"pipeline of {first.stages} stages, {first.schedule}: {compared} messages and results compared bit by bit"
         )
         return
-    nodes_by_rank = {rank: node for node, rank, _, _ in found}
+    nodes_by_rank = {rank: node for node, rank, _, _ in stage_reports}
     node, rank, fault = wrong[0]
     more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
     paths = (_path(node, fault, nodes_by_rank) for node, _, fault in wrong)
@@ -117,17 +117,17 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
     wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
     """
-    found = _stage_reports(job, fleet, facts)
-    if isinstance(found, Verdict):
-        yield found
+    stage_reports = _stage_reports(job, fleet, facts)
+    if isinstance(stage_reports, Verdict):
+        yield stage_reports
         return
-    first = found[0][3]
-    slow = _slowest(found)
+    first = stage_reports[0][3]
+    slow = _slowest(stage_reports)
     texts = (
         f"imbalance {first.imbalance:.2f} (maximum over mean), stages wait for {first.bubble:.0%} of a step, "
         f"{first.formula:.0%} by the formula for {first.microbatches} microbatches"
     )
-    waits = statistics.median(item[3].waited or 0.0 for item in found)
+    waits = statistics.median(item[3].waited or 0.0 for item in stage_reports)
     if waits > BUSY_SHARE:
         texts += f" (hosts busy: half of the ranks waited {waits:.0%} of the time or more for a processor)"
     if slow is None:
@@ -138,7 +138,8 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         return
     stage, others_s = slow
     node, rank, device, report = max(
-        (item for item in found if item[3].stage == stage), key=lambda item: item[3].forward_s + item[3].backward_s
+        (item for item in stage_reports if item[3].stage == stage),
+        key=lambda item: item[3].forward_s + item[3].backward_s,
     )
     if max(waits, report.waited or 0.0) > BUSY_SHARE:
         yield unknown(
@@ -150,8 +151,8 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     own_s = first.stage_s[stage]
     yield failed(
         f"stage {stage} on {node}",
-        f"stage {stage} ({numbered([rank])} on {node}) takes {own_s * 1e3:.3g} ms for a microbatch, the median of the "
-        f"others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at its pace; {texts}",
+        f"stage {stage} ({numbered_ranks([rank])} on {node}) takes {own_s * 1e3:.3g} ms for a microbatch, the median "
+        f"of the others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at its pace; {texts}",
         at=Evidence(
             FACT,
             f"{own_s * 1e3:.3g} ms for a microbatch on {device}, {report.waited or 0.0:.0%} of it without a processor",
@@ -169,7 +170,7 @@ def _stage_reports(job: Job, fleet: Fleet, facts: Facts) -> list[StageReport] | 
     planned = plan_of(job, fleet, facts).pipeline if fleet.nodes else None
     if planned is None or planned.reason:
         return not_applicable("pipeline", planned.reason if planned is not None else "the job has no known nodes")
-    early = incomplete(job, fleet, run)
+    early = incomplete_run_verdict(job, fleet, run)
     if early is not None:
         return early
     found = [(node, r.rank, r.device, r.pipeline) for node, r in run.reports if r.pipeline is not None]
@@ -215,7 +216,7 @@ _LEARNING_STEPS = 5
 
 @smoke_check("SMK002", "wrong-collective-result", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(complete_run)
+@gated_by(complete_run)
 def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Sums with exactly known results are correct on every rank.
 
@@ -263,25 +264,29 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
         yield unknown(f"collective results: {fold(every)}", "one of them has the fault", nodes=every, required=True)
 
 
-def _suspects(wrong: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
+def _suspects(mismatches: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
     """Return the nodes to blame and the reason; no nodes if all of them see the fault and nothing shows its origin.
 
     Returns the node with the wrong contribution if all mismatches agree on one; else the sender of the wrong parts,
     where ranks send to each other directly; else the nodes that see the fault.
     """
-    culprits = _contributors(wrong)
+    culprits = _contributors(mismatches)
     if len(culprits) == 1 and culprits[0] in nodes:
         return (nodes[culprits[0]],), ""
-    pairs = {(sender, mismatch.rank) for _, mismatch in wrong if (sender := _sender(mismatch, len(nodes))) is not None}
+    pairs = {
+        (sender, mismatch.rank) for _, mismatch in mismatches if (sender := _sender(mismatch, len(nodes))) is not None
+    }
     senders = sorted({sender for sender, _ in pairs} & nodes.keys())
     receivers = sorted({receiver for _, receiver in pairs} & nodes.keys())
-    seeing = tuple(dict.fromkeys(node for node, _ in wrong))
+    seeing = tuple(dict.fromkeys(node for node, _ in mismatches))
     if len(senders) == 1 and receivers and receivers != senders:
-        text = f"; the wrong part of each all_to_all was sent by {numbered(senders)} to {numbered(receivers)}"
+        text = (
+            f"; the wrong part of each all_to_all was sent by {numbered_ranks(senders)} to {numbered_ranks(receivers)}"
+        )
         ends = senders if len(receivers) > 1 else [*senders, *receivers]
         return tuple(dict.fromkeys(nodes[rank] for rank in ends)), text
     if len(receivers) == 1:
-        return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered(receivers)}"
+        return (nodes[receivers[0]],), f"; the wrong parts of all_to_all all arrived at {numbered_ranks(receivers)}"
     if len(seeing) < len(set(nodes.values())) or len(seeing) == 1:
         return seeing, ""
     return (), "; every node sees wrong results, so their origin is unknown"
@@ -297,10 +302,10 @@ def _sender(mismatch: Mismatch, ranks: int) -> int | None:
     return sender if 0 <= sender < ranks else None
 
 
-def _contributors(wrong: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
+def _contributors(mismatches: Sequence[tuple[str, Mismatch]]) -> tuple[int, ...]:
     """Return the ranks whose contribution is lost or counted twice."""
     # At most ten digits, because the report of a rank is not trusted.
-    found = (int(rank) for _, mismatch in wrong for rank in mismatch.contributions if _RANK.fullmatch(rank))
+    found = (int(rank) for _, mismatch in mismatches for rank in mismatch.contributions if _RANK.fullmatch(rank))
     return tuple(dict.fromkeys(found))
 
 
@@ -311,7 +316,7 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
 
 @smoke_check("SMK003", "ranks-disagree-after-training", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(complete_run)
+@gated_by(complete_run)
 def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """After a few training steps every rank holds the same weights, and the model has learned.
 
@@ -353,17 +358,17 @@ def _digests(run: SmokeRun) -> dict[int, str]:
 def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[Verdict]:
     owners = {report.rank: node for node, report in run.reports}
     digests = _digests(run)
-    apart = list(_disagreement(run, owners, digests, processors)) if len(set(digests.values())) > 1 else []
+    apart = list(_disagreement_verdicts(run, owners, digests, processors)) if len(set(digests.values())) > 1 else []
     yield from apart
     for node, report in run.reports:
         yield from _rank_faults(node, report)
     # One rank that computes differently also moves the weights of all others away from those of one process.
     explained = any(verdict.status is Status.FAIL and verdict.severity is None for verdict in apart)
     if not explained and not any(report.mismatches for _, report in run.reports):
-        yield from _difference_to_one_process(run)
+        yield from _one_process_verdicts(run)
 
 
-def _disagreement(
+def _disagreement_verdicts(
     run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
 ) -> Iterator[Verdict]:
     """Yield the verdict on different weights. A node is named only if it differs from a majority, and rounding may be
@@ -376,7 +381,7 @@ def _disagreement(
     nodes = tuple(dict.fromkeys(owners.get(rank, "") for rank in odd))
     drifts = [report.drift for _, report in run.reports if report.drift is not None]
     largest = max((drift.largest for drift in drifts), default=math.nan)
-    where = f"{numbered(odd)} on {fold(nodes)}"
+    where = f"{numbered_ranks(odd)} on {fold(nodes)}"
     has = "has" if len(odd) == 1 else "have"
     differ = (
         f"{where} {has} different weights from the other {count(most)} after the same steps"
@@ -450,7 +455,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
         )
 
 
-def _difference_to_one_process(run: SmokeRun) -> Iterator[Verdict]:
+def _one_process_verdicts(run: SmokeRun) -> Iterator[Verdict]:
     """Yield the verdict if all ranks have equal weights that differ from those of one process, which blames no node."""
     different = [
         (node, report, difference)

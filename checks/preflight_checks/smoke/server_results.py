@@ -17,10 +17,10 @@ from preflight.model.recording import Facts, Fleet, Unavailable
 from preflight.model.requests import Request
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.links.fleet_comparison import format_rate, format_time, slowest_direction
-from preflight_checks.plans import given, requests_for, size
+from preflight_checks.plans import gated_by, requests_for, size
 from preflight_checks.probes.environment import server_place
 from preflight_checks.requirements import fold, is_multi_node
-from preflight_checks.smoke.plan import details, observed, remedy_for_dead
+from preflight_checks.smoke.plan import details, observed_state, remedy_for_dead
 from preflight_checks.smoke.ranks import framework_of, may_fail_by_injection
 from preflight_checks.smoke.server_run import (
     FACT,
@@ -28,17 +28,17 @@ from preflight_checks.smoke.server_run import (
     PROBES,
     JobShape,
     ServerRun,
-    blocker,
+    blocking_check,
     complete_server_run,
     has_backup,
-    missing_server_run,
+    has_uncounted_pushes,
+    missing_server_run_verdict,
     mode_of,
     plan_servers,
     processes,
     server_check,
     server_run_of,
     shape_of,
-    uncounted,
 )
 from reference_trainer.collective.steps import MAX_LOSS_RATIO
 from reference_trainer.common.oracle import Mismatch
@@ -76,7 +76,7 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
     own, written with torch, or Paddle's if the job's Python has paddle and no torch.
     """
     run = server_run_of(job, facts)
-    early = missing_server_run(job, fleet, facts, run)
+    early = missing_server_run_verdict(job, fleet, facts, run)
     if early is not None:
         yield early
     elif run.complete:
@@ -95,8 +95,8 @@ def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Ite
         yield unknown("parameter-server run", text, nodes=silent, required=True)
     elif run.culprit.kind == UNFINISHED:
         yield unknown("parameter-server run", run.culprit.because, nodes=run.nodes, required=True)
-    elif blocker(run) != "SMK021":
-        yield unknown("parameter-server run", f"blocked by {blocker(run)}: {run.culprit.because}")
+    elif blocking_check(run) != "SMK021":
+        yield unknown("parameter-server run", f"blocked by {blocking_check(run)}: {run.culprit.because}")
     else:
         remedy = _REMEDIES.get(run.culprit.kind, "Check {node}.") if run.culprit.title else _REMEDY_FOR_NOBODY
         yield _culprit_finding(run, run.culprit, "all processes complete", remedy)
@@ -108,7 +108,7 @@ def _culprit_finding(run: ServerRun, culprit: Culprit, expected: str, remedy: st
     return failed(
         culprit.title or "parameter-server run",
         f"{culprit.because}{because}",
-        at=Evidence(FACT, observed(culprit), expected, node=culprit.node, at_s=culprit.since_s),
+        at=Evidence(FACT, observed_state(culprit), expected, node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=run.nodes,
         remedy=remedy_for_dead(run, culprit)
@@ -120,7 +120,7 @@ def _culprit_finding(run: ServerRun, culprit: Culprit, expected: str, remedy: st
 def _started_run(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generator[Verdict, None, ServerRun | None]:
     """Return the run if at least one of its processes started; otherwise yield the verdict that replaces the check."""
     run = server_run_of(job, facts)
-    early = missing_server_run(job, fleet, facts, run)
+    early = missing_server_run_verdict(job, fleet, facts, run)
     if early is None:
         return run
     yield unknown(subject, "blocked by SMK021: no process ran") if early.required else early
@@ -128,7 +128,7 @@ def _started_run(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generato
 
 
 @server_check("SMK022", "server-endpoint-unusable", severity=Severity.ERROR)
-@given(functools.partial(_started_run, subject="server endpoints"))
+@gated_by(functools.partial(_started_run, subject="server endpoints"))
 def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Every server can listen at its endpoint, and every worker opens every server's port there.
 
@@ -146,7 +146,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
     Known limits: connections within one node prove nothing about the network and do not count.
     """
     culprit = run.culprit
-    if culprit is None or blocker(run) != "SMK022":
+    if culprit is None or blocking_check(run) != "SMK022":
         opened = [e for e in run.events if e.data.get("event") == rank_events.DIAL and e.data.get("result") == "open"]
         pairs = {(event.request_key, event.data.get("to")) for event in opened}
         servers = len([member for member in run.members if member.role == "server"])
@@ -154,7 +154,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
         if pairs and len(pairs) >= servers * len(others):
             yield passed(f"server endpoints: {servers} opened by {names_text(others)}")
         else:
-            yield unknown("server endpoints", f"blocked by {blocker(run)}: not all processes reached this phase")
+            yield unknown("server endpoints", f"blocked by {blocking_check(run)}: not all processes reached this phase")
         return
     remedy = (
         "Check what holds or filters the port (`ss -ltnp` on {node}, firewall rules between the nodes), and what the "
@@ -164,7 +164,7 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
 
 
 @server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
-@given(functools.partial(_started_run, subject="settings of processes"))
+@gated_by(functools.partial(_started_run, subject="settings of processes"))
 def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Servers and workers have consistent settings for themselves and each other.
 
@@ -182,7 +182,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
     Known limits: how the job's own program uses these values is not seen.
     """
     culprit = run.culprit
-    if culprit is not None and blocker(run) == "SMK023":
+    if culprit is not None and blocking_check(run) == "SMK023":
         remedy = "Give every process the same lists and counts, and a unique index" + _sources(run, culprit)
         yield _culprit_finding(run, culprit, "equal lists and counts, and unique indexes", remedy)
         return
@@ -190,7 +190,9 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
     if len(hellos) == len(run.records):
         yield passed(f"what {names_text(run.members)} agree")
     else:
-        yield unknown("settings of processes", f"blocked by {blocker(run)}: not all processes reported their role")
+        yield unknown(
+            "settings of processes", f"blocked by {blocking_check(run)}: not all processes reported their role"
+        )
 
 
 def _sources(run: ServerRun, culprit: Culprit) -> str:
@@ -240,7 +242,7 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         text = f"the servers wait for every worker ({mode.why}), so none can be replaced; try --mode async or ssp"
         yield unknown(subject, text, required=True)
         return
-    if uncounted(run):
+    if has_uncounted_pushes(run):
         yield unknown(subject, "Paddle's own servers cannot replace a worker", required=True)
         return
     if not run.replaced:
@@ -301,7 +303,7 @@ TOLERANCE = 1e-6
 
 @server_check("SMK024", "wrong-server-result", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(functools.partial(complete_server_run, counted="known parameters"))
+@gated_by(functools.partial(complete_server_run, counted="known parameters"))
 def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Parameters with exactly known values are correct from every server to every worker.
 
@@ -339,37 +341,39 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) ->
     yield passed(f"known parameters: equal bit by bit on {len(run.workers)} workers after {steps} steps")
 
 
-def _wrong_finding(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> Verdict:
-    who, node, first = wrong[0]
-    nodes = _suspects(run, wrong)
-    more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
+def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> Verdict:
+    who, node, first = mismatches[0]
+    nodes = _suspects(run, mismatches)
+    more = f" ({len(mismatches)} wrong results in total)" if len(mismatches) > 1 else ""
     return failed(
         f"known parameters on {fold(nodes)}",
         f"{first.operation}: on {who} ({node}) element {first.index} is {first.got}, expected exactly "
         f"{first.expected}; {first.explanation}; {first.wrong} of {first.elements} elements are wrong{more}",
         at=_evidence(who, node, first),
-        also=[_evidence(*item) for item in wrong[1:8]],
+        also=[_evidence(*item) for item in mismatches[1:8]],
         nodes=nodes,
-        processes=_processes(wrong),
+        processes=_processes(mismatches),
         remedy=f"Remove {fold(nodes)} from the job and test memory and network card there.",
     )
 
 
-def _suspects(run: ServerRun, wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
+def _suspects(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
     """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
     fault.
     """
-    culprit = {int(worker) for _, _, mismatch in wrong for worker in mismatch.contributions}
+    culprit = {int(worker) for _, _, mismatch in mismatches for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
         return (nodes[worker],)
-    return tuple(dict.fromkeys(node for _, node, _ in wrong))
+    return tuple(dict.fromkeys(node for _, node, _ in mismatches))
 
 
-def _processes(wrong: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
+def _processes(mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
     """Return the workers with wrong pushes; without any, the processes that sent or received a wrong tensor."""
-    workers = dict.fromkeys(f"worker {int(worker)}" for _, _, mismatch in wrong for worker in mismatch.contributions)
-    others = (name for who, _, mismatch in wrong for name in (who, mismatch.sender) if name)
+    workers = dict.fromkeys(
+        f"worker {int(worker)}" for _, _, mismatch in mismatches for worker in mismatch.contributions
+    )
+    others = (name for who, _, mismatch in mismatches for name in (who, mismatch.sender) if name)
     return tuple(workers) or tuple(others)
 
 
@@ -392,7 +396,7 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
 
 @server_check("SMK025", "updates-lost-doubled-or-stale", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(functools.partial(complete_server_run, counted="updates"))
+@gated_by(functools.partial(complete_server_run, counted="updates"))
 def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Every push of every worker is applied once, and no worker reads parameters older than the mode allows.
 
@@ -428,18 +432,19 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
             at=Evidence(FACT, f"staleness {max(stale)}", f"<= {report.staleness_bound}", node=node),
             remedy=f"Test the memory of {node}; the server's own counters contradict each other.",
         )
-    for seen in report.seen:
-        if report.expected_pushes and seen.pushes != report.expected_pushes:
-            who = f"worker {seen.index} on {nodes.get(seen.index, seen.host)}"
-            what = "lost" if seen.pushes < report.expected_pushes else "doubled"
+    for worker_stats in report.seen:
+        if report.expected_pushes and worker_stats.pushes != report.expected_pushes:
+            who = f"worker {worker_stats.index} on {nodes.get(worker_stats.index, worker_stats.host)}"
+            what = "lost" if worker_stats.pushes < report.expected_pushes else "doubled"
             yield failed(
                 f"pushes of {who}",
-                f"{where} applied {seen.pushes} pushes of {who}; {report.expected_pushes} were expected: "
-                f"{abs(seen.pushes - report.expected_pushes)} {what}",
-                at=Evidence(FACT, f"{seen.pushes} pushes", str(report.expected_pushes), node=node),
-                nodes=tuple(dict.fromkeys((node, nodes.get(seen.index, node)))),
-                processes=(f"worker {seen.index}", f"server {report.index}"),
-                remedy=f"Inspect the path between {nodes.get(seen.index, seen.host)} and {node}, and their memory.",
+                f"{where} applied {worker_stats.pushes} pushes of {who}; {report.expected_pushes} were expected: "
+                f"{abs(worker_stats.pushes - report.expected_pushes)} {what}",
+                at=Evidence(FACT, f"{worker_stats.pushes} pushes", str(report.expected_pushes), node=node),
+                nodes=tuple(dict.fromkeys((node, nodes.get(worker_stats.index, node)))),
+                processes=(f"worker {worker_stats.index}", f"server {report.index}"),
+                remedy=f"Inspect the path between {nodes.get(worker_stats.index, worker_stats.host)} and {node}, "
+                "and their memory.",
             )
     for text in report.violations[:4]:
         yield failed(
@@ -462,7 +467,7 @@ def _staleness(run: ServerRun) -> str:
 
 @server_check("SMK027", "servers-trained-nothing", severity=Severity.ERROR)
 @may_fail_by_injection("loss", "double", "flip")
-@given(complete_server_run)
+@gated_by(complete_server_run)
 def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """After a few training steps all workers read the same parameters, and the model has learned.
 
@@ -576,7 +581,7 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
     """Return the load of each server that completed; empty if the servers reported no bytes."""
     moved = [sum(seen.bytes_in + seen.bytes_out for seen in report.seen) for _, report in run.servers]
     held = [report.dense_bytes for _, report in run.servers]
-    if not sum(held) or not sum(moved) or uncounted(run):
+    if not sum(held) or not sum(moved) or has_uncounted_pushes(run):
         return ()
     found: list[Load] = []
     for (node, report), mine, own in zip(run.servers, moved, held, strict=True):
@@ -588,7 +593,7 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
 
 @server_check("SMK026", "server-load-uneven", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay", "loss", "double", "flip")
-@given(functools.partial(complete_server_run, counted="load of servers"))
+@gated_by(functools.partial(complete_server_run, counted="load of servers"))
 def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """The traffic of each server matches its share of the parameters, and none keeps all workers waiting.
 
@@ -704,7 +709,7 @@ def step_time(run: ServerRun, shape: JobShape) -> StepTime | None:
 
 @server_check("SMK029", "servers-slower-than-links", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay", "loss")
-@given(complete_server_run)
+@gated_by(complete_server_run)
 def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """A step with the job's own sizes exchanges parameters as fast as the links allow.
 

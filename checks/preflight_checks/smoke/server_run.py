@@ -20,14 +20,22 @@ from preflight.model.job.value import items
 from preflight.model.recording import FactRow, Facts, Fleet, Node, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, not_applicable, unknown
-from preflight_checks.context.environment import bare, set_by_job
+from preflight_checks.context.environment import bare_environments, set_by_job
 from preflight_checks.links.dial_requests import address_of
 from preflight_checks.network.kernel_network import free_ports_of
 from preflight_checks.plans import requests_for
 from preflight_checks.probes.environment import environment, server_place
-from preflight_checks.requirements import is_ps, is_single_machine, known_int, known_text, named, names_value, scopes
+from preflight_checks.requirements import (
+    find_node,
+    has_parameter_servers,
+    is_single_machine,
+    known_int,
+    known_text,
+    names_value,
+    scopes,
+)
 from preflight_checks.servers import SERVER, WORKER, assignment_policy, layout, parameters_of
-from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started
+from preflight_checks.smoke.plan import DEADLINE_S, GroupRun, group_run_of, none_started_verdict
 from preflight_checks.smoke.plan import PLAN_PROBES as RANK_PLAN_PROBES
 from preflight_checks.smoke.ranks import framework_of, gpus_on, with_injected_fault
 from reference_trainer.ps.partition import FLOAT_BYTES, product
@@ -90,7 +98,7 @@ def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str
 def _environment_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process]:
     """Return one process for each node whose own environment sets a role, as in pods."""
     own = set_by_job(job)
-    seen = {node: environment.variables for node, environment in bare(facts).items()}
+    seen = {node: environment.variables for node, environment in bare_environments(facts).items()}
     mine = {
         node.name: {name: value for name, value in seen.get(node.name, {}).items() if name not in own}
         for node in fleet.nodes
@@ -107,18 +115,18 @@ def _environment_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process
 
 
 def _environment_process(node: Node, variables: Mapping[str, str], job: Job, claims: tuple[Claim, ...]) -> Process:
-    spelled = _first_value(variables, _ROLE) or ""
+    role_name = _first_value(variables, _ROLE) or ""
     listed = _first_value(variables, _SERVERS)
     endpoints = _split_list(listed) if listed is not None else _first_list(job, "ps_server_endpoints")
     endpoint = f"{variables.get('POD_IP', '')}:{variables.get('PADDLE_PORT', '')}".strip(":")
-    kind = ROLES.get(spelled) or (SERVER if endpoint and endpoint in endpoints else WORKER)
+    kind = ROLES.get(role_name) or (SERVER if endpoint and endpoint in endpoints else WORKER)
     index: int | str = _number(variables.get("PADDLE_TRAINER_ID", ""))
     if kind == SERVER:
         # A server finds its index by looking its own endpoint up in the list.
         index = endpoints.index(endpoint) if endpoint in endpoints else 0
     workers = _number(variables.get("PADDLE_TRAINERS_NUM", ""))
     known = workers if isinstance(workers, int) else _count(job, "ps_workers") or 0
-    role = ROLES.get(spelled, spelled)
+    role = ROLES.get(role_name, role_name)
     own = endpoint if kind == SERVER else ""
     source = f"the environment of {node.name}"
     return Process(kind, node, role, index, len(endpoints), known, endpoints, own, source, claims)
@@ -189,16 +197,16 @@ def _add_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
 def _nodes_by_host(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
     """Return the node of each host. Hosts of no known node get the remaining nodes, in order."""
     by_name = {node.name: node for node in fleet.nodes}
-    found = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
+    node_by_host = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
     hosts = list(dict.fromkeys(host_of(entry) for entry in entries))
     for host in hosts:
-        node = named(fleet, host)
+        node = find_node(fleet, host)
         if node is not None:
-            found.setdefault(host, node)
+            node_by_host.setdefault(host, node)
     for host in hosts:
-        remaining = [node for node in fleet.nodes if node not in found.values()]
-        found.setdefault(host, (remaining or fleet.nodes)[0])
-    return found
+        remaining = [node for node in fleet.nodes if node not in node_by_host.values()]
+        node_by_host.setdefault(host, (remaining or fleet.nodes)[0])
+    return node_by_host
 
 
 def _block_node(nodes: Sequence[Node], index: int, count: int) -> Node:
@@ -229,11 +237,11 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
     return sum(ROLES.get(line.role) == kind for line in lines)
 
 
-def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
+def _add_launch_lines(job: Job, members: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
     """Return the processes with the settings of their launch lines. A line without a matching process adds a
     process.
     """
-    result = list(found)
+    result = list(members)
     used: set[int] = set()
     for line in lines:
         slot = _matching_process(result, used, line)
@@ -247,12 +255,12 @@ def _add_launch_lines(job: Job, found: Sequence[Process], lines: Sequence[_Line]
     return result
 
 
-def _matching_process(found: Sequence[Process], taken: set[int], line: _Line) -> int | None:
+def _matching_process(candidates: Sequence[Process], taken_indices: set[int], line: _Line) -> int | None:
     """Return the process that a line starts, by endpoint or index, else the first remaining process of its kind."""
     kind = ROLES.get(line.role)
-    remaining = [n for n, p in enumerate(found) if n not in taken and kind in (None, p.kind)]
-    by_endpoint = [n for n in remaining if found[n].kind == SERVER and found[n].endpoint == line.endpoint]
-    by_index = [n for n in remaining if found[n].index == line.index and kind is not None]
+    remaining = [n for n, p in enumerate(candidates) if n not in taken_indices and kind in (None, p.kind)]
+    by_endpoint = [n for n in remaining if candidates[n].kind == SERVER and candidates[n].endpoint == line.endpoint]
+    by_index = [n for n in remaining if candidates[n].index == line.index and kind is not None]
     return next(iter((*by_endpoint, *by_index, *remaining)), None)
 
 
@@ -311,7 +319,7 @@ def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
     own = {known_text(job, "ps_current_endpoint", scope) for scope in scopes(job)}
     values = {
         entry
-        for environment in bare(facts).values()
+        for environment in bare_environments(facts).values()
         for entry in (
             *_split_list(_first_value(environment.variables, _SERVERS) or ""),
             f"{environment.variables.get('POD_IP', '')}:{environment.variables.get('PADDLE_PORT', '')}",
@@ -324,13 +332,15 @@ def _port_name_test(job: Job, facts: Facts) -> Callable[[str], bool]:
     return lambda endpoint: endpoint in listed | own | values | hosts or host_of(endpoint) in old
 
 
-def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]) -> list[Process]:
+def _move_to_loopback(
+    members: Sequence[Process], is_named: Callable[[str], bool], free: Sequence[int]
+) -> list[Process]:
     """Return the processes on one machine: every endpoint moves to loopback, with a unique port.
 
     The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
     known. Equal endpoints stay equal, and different lists stay different.
     """
-    spelled = dict.fromkeys(e for process in found for e in (*process.server_endpoints, process.endpoint) if e)
+    spelled = dict.fromkeys(e for process in members for e in (*process.server_endpoints, process.endpoint) if e)
     ports: dict[str, int] = {}
     for endpoint in spelled:
         port = _port(endpoint)
@@ -350,7 +360,7 @@ def _move_to_loopback(found: Sequence[Process], is_named: Callable[[str], bool],
             server_endpoints=tuple(renamed[endpoint] for endpoint in process.server_endpoints),
             endpoint=renamed.get(process.endpoint, ""),
         )
-        for process in found
+        for process in members
     ]
 
 
@@ -406,11 +416,11 @@ def server_run_of(job: Job, facts: Facts) -> ServerRun:
     return ServerRun(run.records, run.events, run.culprit, run.claims, servers, placed, unneeded)
 
 
-def _reports(seen: Iterable[FactRow[T]], group: str) -> tuple[tuple[str, T], ...]:
-    return tuple((s.node, s.fact.value) for s in seen if s.request.group == group and isinstance(s.fact, Observed))
+def _reports(rows: Iterable[FactRow[T]], group: str) -> tuple[tuple[str, T], ...]:
+    return tuple((s.node, s.fact.value) for s in rows if s.request.group == group and isinstance(s.fact, Observed))
 
 
-def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
+def missing_server_run_verdict(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
     """Return the verdict if there was no such run; None if there was one."""
     reason = no_server_run_reason(job, fleet)
     if reason:
@@ -420,20 +430,20 @@ def missing_server_run(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
         if isinstance(found, str):
             return unknown("parameter-server run", f"it was not run: {found}")
         return unknown("parameter-server run", "it was not run", required=True)
-    return none_started("parameter-server run", "process", run)
+    return none_started_verdict("parameter-server run", "process", run)
 
 
-def blocked(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
+def blocked_verdict(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
     """Return the verdict of result checks if some processes have no result; None if all have one."""
-    early = missing_server_run(job, fleet, facts, run)
+    early = missing_server_run_verdict(job, fleet, facts, run)
     if early is not None and not early.required:
         return early
     if early is not None or not run.complete:
-        return unknown("parameter-server run", f"blocked by {blocker(run)}: not all processes completed")
+        return unknown("parameter-server run", f"blocked by {blocking_check(run)}: not all processes completed")
     return None
 
 
-def blocker(run: ServerRun) -> str:
+def blocking_check(run: ServerRun) -> str:
     """Return the check that reports why the run failed."""
     culprit = run.culprit
     if culprit is not None and (culprit.kind == "mismatch" or (culprit.kind == "missing" and culprit.rank is None)):
@@ -441,7 +451,7 @@ def blocker(run: ServerRun) -> str:
     return "SMK022" if culprit is not None and culprit.kind in ("endpoint", "path") else "SMK021"
 
 
-def uncounted(run: ServerRun) -> bool:
+def has_uncounted_pushes(run: ServerRun) -> bool:
     """Return whether the servers were a framework's own, which do not report single pushes."""
     return all(not report.exact_steps for _, report in run.workers)
 
@@ -455,8 +465,8 @@ def complete_server_run(
         counted: the subject of a check of bytes or pushes, which Paddle's own servers do not count.
     """
     run = server_run_of(job, facts)
-    early = blocked(job, fleet, facts, run)
-    if early is None and counted and uncounted(run):
+    early = blocked_verdict(job, fleet, facts, run)
+    if early is None and counted and has_uncounted_pushes(run):
         reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
         early = not_applicable(counted, reason)
     if early is None:
@@ -497,18 +507,18 @@ class JobShape:
 
 def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape | None:
     """Return the shape of a run whose processes are on `process_nodes`; None if the files do not state all sizes."""
-    stated = parameters_of(job)
-    if stated is None:
+    parameters = parameters_of(job)
+    if parameters is None:
         return None
     limit = min([MAX_BYTES, *(room // COPIES for room in _memory_per_process(facts, process_nodes))])
-    whole = sum(map(product, (*stated.dense, *stated.tables))) * FLOAT_BYTES
+    whole = sum(map(product, (*parameters.dense, *parameters.tables))) * FLOAT_BYTES
     divisor = max(1, -(-whole // max(1, limit)))
     return JobShape(
-        tuple((-(-shape[0] // divisor), *shape[1:]) for shape in stated.dense),
-        tuple((-(-rows // divisor), width) for rows, width in stated.tables),
+        tuple((-(-shape[0] // divisor), *shape[1:]) for shape in parameters.dense),
+        tuple((-(-rows // divisor), width) for rows, width in parameters.tables),
         divisor,
-        sum(map(product, stated.dense)) * FLOAT_BYTES,
-        stated.claims,
+        sum(map(product, parameters.dense)) * FLOAT_BYTES,
+        parameters.claims,
     )
 
 
@@ -556,7 +566,7 @@ class Mode:
 
 def no_server_run_reason(job: Job, fleet: Fleet) -> str:
     """Return why the job has no parameter-server smoke run; empty if it has one."""
-    if not is_ps(job):
+    if not has_parameter_servers(job):
         return "the job has no parameter servers"
     if not fleet.nodes:
         return "the job has no known nodes"
@@ -565,9 +575,9 @@ def no_server_run_reason(job: Job, fleet: Fleet) -> str:
 
 def mode_of(job: Job, fleet: Fleet) -> Mode:
     """Return the mode that the user chose, else the job's, else synchronous, as in the frameworks."""
-    options, stated = fleet.smoke_options, _stated_mode(job)
-    name = options.mode or stated.name
-    reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated.why, stated.claims)
+    options, stated_mode = fleet.smoke_options, _stated_mode(job)
+    name = options.mode or stated_mode.name
+    reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated_mode.why, stated_mode.claims)
     if name == "ssp" and options.staleness is not None:
         reason += f", at most {options.staleness} steps ahead"
     if name != "geo":
@@ -575,36 +585,36 @@ def mode_of(job: Job, fleet: Fleet) -> Mode:
     if options.geo_steps is not None:
         local = min(options.geo_steps, STEPS)
         return Mode(name, f"geo with an exchange every {local} steps", local, None, claims)
-    if stated.name == "geo":
-        return Mode(name, stated.why, stated.geo_steps, None, stated.claims)
+    if stated_mode.name == "geo":
+        return Mode(name, stated_mode.why, stated_mode.geo_steps, None, stated_mode.claims)
     return Mode(name, f"{reason}, an exchange every {STEPS // 4} steps", STEPS // 4, None, claims)
 
 
 def _stated_mode(job: Job) -> Mode:
     found = tuple(dict.fromkeys(claim for scope in scopes(job) for claim in job.about("ps_update_mode", scope)))
     strongest = max((claim.strength for claim in found), default=None)
-    stated = tuple(claim for claim in found if claim.strength is strongest)
-    names = [MODES[str(value)] for claim in stated for value in claim.alternatives if str(value) in MODES]
+    strongest_claims = tuple(claim for claim in found if claim.strength is strongest)
+    names = [MODES[str(value)] for claim in strongest_claims for value in claim.alternatives if str(value) in MODES]
     if not names:
-        return Mode("sync", "synchronous, since no mode is set", claims=stated)
+        return Mode("sync", "synchronous, since no mode is set", claims=strongest_claims)
     name = Counter(names).most_common(1)[0][0]
     if name != "geo":
-        return Mode(name, f"{name}, as in the job", claims=stated)
+        return Mode(name, f"{name}, as in the job", claims=strongest_claims)
     steps = [value for claim in job.about("geo_steps") for value in alternatives(claim.value) if isinstance(value, int)]
     chosen = next((value for value in steps if value > 0), GEO_STEPS)
     # A run of a few steps must exchange more than once.
     local = min(chosen, STEPS // 4)
     reason = f"geo with an exchange every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
-    return Mode(name, reason, local, None, (*stated, *job.about("geo_steps")))
+    return Mode(name, reason, local, None, (*strongest_claims, *job.about("geo_steps")))
 
 
 @requests_for(*PROBES)
 def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Yield one request per server and worker, in one group; servers first."""
-    found = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
-    if not isinstance(found, str):
+    members = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
+    if not isinstance(members, str):
         mode = mode_of(job, fleet)
-        requests = list(_requests(job, fleet, facts, found, mode))
+        requests = list(_requests(job, fleet, facts, members, mode))
         if has_backup(fleet, mode):
             requests = [
                 replace(r, params={**r.params, "spares": 1}) for r in (*requests, _backup_request(fleet, requests))
@@ -612,7 +622,7 @@ def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         yield from with_injected_fault(
             requests,
             fleet.smoke_options.injected_fault,
-            [*(process.kind for process in found), BACKUP_WORKER][: len(requests)],
+            [*(process.kind for process in members), BACKUP_WORKER][: len(requests)],
         )
 
 
@@ -634,20 +644,20 @@ def _backup_request(fleet: Fleet, requests: Sequence[Request]) -> Request:
     return replace(like, node=node, params={**like.params, **own})
 
 
-def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], mode: Mode) -> Iterator[Request]:
+def _requests(job: Job, fleet: Fleet, facts: Facts, members: tuple[Process, ...], mode: Mode) -> Iterator[Request]:
     policy, least = assignment_policy(job)
     framework = framework_of(job, fleet, facts).name
-    shape = shape_of(job, fleet, facts, found)
+    shape = shape_of(job, fleet, facts, members)
     # A model of the job's size has large shards by itself.
     size: dict[str, object] = {"steps": STEPS, "slice_bytes": SLICE_BYTES, "stream_bytes": STREAM_BYTES}
     if shape is not None:
         size = {"steps": PROFILE_STEPS, "exact_steps": 1, "model": shape.model, "least_limit_s": PROFILE_LIMIT_S}
     numbers: dict[str, list[int]] = {"server": [], "worker": []}
-    for number, process in enumerate(found):
+    for number, process in enumerate(members):
         numbers[process.kind].append(number)
     if has_backup(fleet, mode):
-        numbers[BACKUP_WORKER] = [len(found)]
-    for number, process in enumerate(found):
+        numbers[BACKUP_WORKER] = [len(members)]
+    for number, process in enumerate(members):
         params: dict[str, object] = {
             "rank": number,
             "role": process.role,
@@ -665,7 +675,7 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], 
             "policy": policy,
             "least_block": least,
             **size,
-            **_devices(job, fleet, process, found, facts),
+            **_devices(job, fleet, process, members, facts),
         }
         yield Request(
             probe_name(run_server if process.kind == SERVER else run_worker),
@@ -679,14 +689,14 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, found: tuple[Process, ...], 
         )
 
 
-def shape_of(job: Job, fleet: Fleet, facts: Facts, found: Sequence[Process]) -> JobShape | None:
+def shape_of(job: Job, fleet: Fleet, facts: Facts, members: Sequence[Process]) -> JobShape | None:
     """Return the job's own parameters, if the user wants them in the run and the files state their sizes.
 
     Paddle's own servers train a fixed program.
     """
     if not fleet.smoke_options.profile_model or framework_of(job, fleet, facts).name:
         return None
-    return job_shape(job, facts, [process.node.name for process in found])
+    return job_shape(job, facts, [process.node.name for process in members])
 
 
 def group_of(job: Job) -> str:
@@ -708,13 +718,13 @@ def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
     return "cuda" if on_gpu and gpus_on(facts, node) else "cpu"
 
 
-def _devices(job: Job, fleet: Fleet, process: Process, found: tuple[Process, ...], facts: Facts) -> dict[str, object]:
+def _devices(job: Job, fleet: Fleet, process: Process, members: tuple[Process, ...], facts: Facts) -> dict[str, object]:
     """Return a process's devices, and its index among those of its kind on its node, which take GPUs in turn.
 
     Each process counts the GPUs that it sees, because a launcher may show it only its own.
     """
     node = process.node.name
-    colocated = [other for other in found if other.node == process.node and _is_server(other) == _is_server(process)]
+    colocated = [other for other in members if other.node == process.node and _is_server(other) == _is_server(process)]
     return {
         "server_device": server_device(job, fleet, facts, node),
         "worker_device": "cuda" if gpus_on(facts, node) and not _is_server(process) else "cpu",

@@ -11,17 +11,17 @@ from preflight.model.job import Claim, Job
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, unknown
 from preflight_checks.network.nics import used_interfaces
-from preflight_checks.plans import given
+from preflight_checks.plans import gated_by
 from preflight_checks.probes.interfaces import Interface, interfaces
-from preflight_checks.rdma.devices import Demand, applies, ports_by_node
+from preflight_checks.rdma.devices import Demand, applicable_demand, ports_by_node
 from preflight_checks.requirements import fold, is_multi_node
 from preflight_checks.smoke.plan import (
     FACT,
     PLAN_PROBES,
     SmokeRun,
     complete_run,
-    missing_run,
-    numbered,
+    missing_run_verdict,
+    numbered_ranks,
     obstacles,
     plan_of,
     run_of,
@@ -72,7 +72,7 @@ def _carriers(transport: Transport, verb: str, index: int, part: float) -> Carri
 
 
 @smoke_check("SMK012", "sockets-instead-of-rdma", severity=Severity.WARNING)
-@given(complete_run)
+@gated_by(complete_run)
 def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """Ranks use RDMA if every node has working RDMA devices that the job may use.
 
@@ -89,7 +89,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
     Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
     """
-    demand = applies(job, fleet)
+    demand = applicable_demand(job, fleet)
     if demand is None:
         yield not_applicable("transport of the ranks", "the job uses no RDMA, or runs on one machine")
         return
@@ -102,15 +102,15 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     ports = ports_by_node(job, facts)
     nodes = tuple(dict.fromkeys(node for node, _ in run.reports))
     without = [node for node in nodes if not any(port.is_usable for port in ports.get(node, ()))]
-    odd = [(node, report) for node, report in run.reports if by_sockets(report)]
+    odd = [(node, report) for node, report in run.reports if uses_sockets(report)]
     if without and odd and demand.requested_by:
-        yield _despite_request(odd, without, demand)
+        yield _despite_request_finding(odd, without, demand)
         return
     if without:
         reason = f"no active RDMA port that the job may use is known on {fold(without)}"
         yield not_applicable("transport of the ranks", f"{reason}, so sockets are expected")
         return
-    blind = [node for node, report in run.reports if by_sockets(report) is None]
+    blind = [node for node, report in run.reports if uses_sockets(report) is None]
     for node in dict.fromkeys(node for node, _ in odd):
         active = [port.name for port in ports[node] if port.is_usable]
         yield _sockets_finding(node, [report for name, report in odd if name == node], active, demand.claims)
@@ -122,7 +122,7 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     yield passed(f"transport of the ranks: {describe(run.reports)}")
 
 
-def by_sockets(report: RankReport) -> bool | None:
+def uses_sockets(report: RankReport) -> bool | None:
     """Return whether the rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
@@ -148,18 +148,20 @@ def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
     )
 
 
-def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand) -> Verdict:
+def _despite_request_finding(
+    reports: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand
+) -> Verdict:
     """Return the finding that the job names RDMA while NCCL's log or the counters show sockets."""
-    node, report = odd[0]
+    node, report = reports[0]
     nccl = report.transport.nccl
     received, _ = carriers(report.transport)
     which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
-    ranks = numbered([item.rank for _, item in odd])
+    ranks = numbered_ranks([item.rank for _, item in reports])
     return failed(
         f"transport of {ranks}",
         f"{demand.requested_by} requests RDMA, but {ranks} "
-        f"{'communicates' if len(odd) == 1 else 'communicate'} over sockets ({which}); no active RDMA port that the "
-        f"job may use is known on {fold(without)}",
+        f"{'communicates' if len(reports) == 1 else 'communicate'} over sockets ({which}); no active RDMA port that "
+        f"the job may use is known on {fold(without)}",
         at=Evidence(
             FACT,
             f"network {nccl.network or 'unknown'} ({which}), NCCL {nccl.version or '?'}"
@@ -169,7 +171,7 @@ def _despite_request(odd: Sequence[tuple[str, RankReport]], without: Sequence[st
             node,
         ),
         also=demand.claims,
-        nodes=tuple(dict.fromkeys(name for name, _ in odd)),
+        nodes=tuple(dict.fromkeys(name for name, _ in reports)),
         remedy=f"See `ibv_devinfo` on {fold(without)}, and inside the container of the job: bring a port up there that "
         f"{demand.requested_by} selects, or remove the request.",
     )
@@ -179,7 +181,7 @@ def _sockets_finding(node: str, reports: list[RankReport], active: list[str], cl
     nccl = reports[0].transport.nccl
     received, _ = carriers(reports[0].transport)
     which = fold(nccl.devices or sorted(received.interfaces)) or "unknown interfaces"
-    ranks = numbered([report.rank for report in reports])
+    ranks = numbered_ranks([report.rank for report in reports])
     channels = sum(number for kind, number in nccl.via.items() if kind.startswith("NET/"))
     details = f"network {nccl.network or 'unknown'} ({which}), {channels} channels over it, NCCL {nccl.version or '?'}"
     if nccl.warnings:
@@ -205,7 +207,7 @@ class _Expected:
 
 
 @smoke_check("SMK013", "traffic-on-another-network", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@given(complete_run)
+@gated_by(complete_run)
 def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.
 
@@ -227,7 +229,7 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeR
     if not is_multi_node(fleet) or not counted:
         yield not_applicable("network cards of the ranks", "no data had to leave a machine")
         return
-    seen: dict[str, list[str]] = {}
+    lines_by_node: dict[str, list[str]] = {}
     blind: list[str] = []
     faults = 0
     for node, report in counted:
@@ -236,21 +238,21 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeR
             blind.append(node)
             continue
         expected = _expected(job, facts, run, node, report.backend)
-        fault = _misplaced_traffic(node, report, directions, expected, facts)
+        fault = _misplaced_traffic_finding(node, report, directions, expected, facts)
         if fault is not None:
             faults += 1
             yield fault
             continue
         names = dict.fromkeys(name for carriers in directions for name in (*carriers.ports, *carriers.interfaces))
-        seen.setdefault(fold(names), []).append(node)
+        lines_by_node.setdefault(fold(names), []).append(node)
     if blind:
         yield unknown(
             f"network cards of {fold(blind)}",
             "no counter of a card there shows the bytes that the ranks received: the container has its own network, or "
             "the card does not count traffic that bypasses the kernel",
         )
-    if not faults and seen:
-        parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(seen.items())]
+    if not faults and lines_by_node:
+        parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(lines_by_node.items())]
         yield passed(f"network cards of the ranks: {'; '.join(parts)}")
 
 
@@ -267,7 +269,7 @@ def _expected(job: Job, facts: Facts, run: SmokeRun, node: str, backend: str) ->
     return _Expected((interface,), f"{interface} is configured for the ranks") if interface else None
 
 
-def _misplaced_traffic(
+def _misplaced_traffic_finding(
     node: str, report: RankReport, directions: Sequence[Carriers], expected: _Expected | None, facts: Facts
 ) -> Verdict | None:
     """Return the finding on the interfaces that carried a node's bytes; None if they are the expected ones."""
@@ -331,7 +333,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     are not tested.
     """
     run = run_of(job, facts)
-    early = missing_run(job, fleet, run)
+    early = missing_run_verdict(job, fleet, run)
     found = obstacles(run)
     if found:
         yield _unusable_finding(job, fleet, facts, found)
@@ -376,11 +378,11 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield unknown("the job's framework", untested)
 
 
-def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, found: dict[str, str]) -> Verdict:
+def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, reasons: dict[str, str]) -> Verdict:
     backend = plan_of(job, fleet, facts).backend
-    nodes = [node.name for node in fleet.nodes if node.name in {*found, *nodes_without_gpus(fleet, facts)}]
-    node, why = next(iter(found.items()))
-    others = "" if len(set(found.values())) == 1 else f" ({node})"
+    nodes = [node.name for node in fleet.nodes if node.name in {*reasons, *nodes_without_gpus(fleet, facts)}]
+    node, why = next(iter(reasons.items()))
+    others = "" if len(set(reasons.values())) == 1 else f" ({node})"
     asks = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",

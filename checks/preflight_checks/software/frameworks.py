@@ -13,15 +13,15 @@ from preflight.plugins.authoring import Verdict, check, command, failed, not_app
 from preflight_checks.gpus.presence import plan_gpus, runs_without_gpus
 from preflight_checks.plans import (
     all_of,
-    combined,
+    combine_plans,
     has_launches,
+    has_several_nodes,
     known_facts,
     minor_of,
     missing_facts,
     on_every_node,
     only_if,
     requests_gpus,
-    several_nodes,
     short_version,
     split,
     table,
@@ -49,7 +49,7 @@ _FRAMEWORK_BY_LAUNCHER = {
 plan_software = on_every_node(stack, needed_by=gpu_claims, context=True, required=True, deadline_s=9.0)
 
 
-plan_stack = combined(plan_gpus, plan_software)
+plan_stack = combine_plans(plan_gpus, plan_software)
 
 
 def build_of(job: Job, software: Stack) -> Build | None:
@@ -113,12 +113,12 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     old: dict[tuple[str, str, str], list[str]] = {}
     without_gpus: dict[tuple[str, str], list[str]] = {}
     consumer: dict[tuple[str, str, str], list[str]] = {}
-    for seen in facts.each(gpus):
-        node = seen.node
-        if isinstance(seen.fact, Unavailable):
-            yield unknown(node, f"its driver is not known: {seen.fact.reason}", nodes=(node,), required=True)
+    for row in facts.each(gpus):
+        node = row.node
+        if isinstance(row.fact, Unavailable):
+            yield unknown(node, f"its driver is not known: {row.fact.reason}", nodes=(node,), required=True)
             continue
-        cards = seen.fact.value
+        cards = row.fact.value
         software = facts.of(stack, node)
         if not isinstance(software, Observed):
             required = software.kind != "context"
@@ -217,31 +217,31 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     blind = tuple(missing_facts(facts, gpus, "drivers"))
     yield from blind
     drivers = {node: value.driver for node, value in facts.observed(gpus).items() if value.driver}
-    found = split(drivers)
-    if found is None:
+    division = split(drivers)
+    if division is None:
         if not blind:
             yield unknown("drivers", "no node shows a driver (see VER001)")
-    elif not found.odd:
-        yield passed(f"driver {found.common} on {len(drivers)} nodes")
+    elif not division.odd:
+        yield passed(f"driver {division.common} on {len(drivers)} nodes")
     else:
-        node, driver = found.first_odd
+        node, driver = division.first_odd
         yield failed(
             "drivers",
-            f"driver versions differ: {found.description}",
-            at=Evidence("NVML", driver, found.common, "nvidia-smi", node),
+            f"driver versions differ: {division.description}",
+            at=Evidence("NVML", driver, division.common, "nvidia-smi", node),
             also=gpu_claims(job),
-            nodes=tuple(found.odd),
-            remedy=f"Install driver {found.common} on {fold(found.odd)}.",
+            nodes=tuple(division.odd),
+            remedy=f"Install driver {division.common} on {fold(division.odd)}.",
         )
 
 
 @check(
     "VER003",
     "framework-skew",
-    plan=on_every_node(packages, when=all_of(several_nodes, has_launches), context=True, deadline_s=8.0),
+    plan=on_every_node(packages, when=all_of(has_several_nodes, has_launches), context=True, deadline_s=8.0),
     severity=Severity.ERROR,
 )
-@only_if(all_of(several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
+@only_if(all_of(has_several_nodes, has_launches), "framework versions", "the job has one node, or no launch")
 def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks of all nodes run the same framework, NCCL and Python versions.
 
@@ -277,24 +277,26 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
         node: value.python if name == "python" else value.versions.get(name, "not installed")
         for node, value in observed.items()
     }
-    found = split(values)
-    if found is None or not found.odd:
+    division = split(values)
+    if division is None or not division.odd:
         return None
     breaking = {
         node: version
-        for node, version in found.odd.items()
-        if name in PROTOCOL_PACKAGES and minor_of(version) != minor_of(found.common)
+        for node, version in division.odd.items()
+        if name in PROTOCOL_PACKAGES and minor_of(version) != minor_of(division.common)
     }
-    node, version = next(iter((breaking or found.odd).items()))
+    node, version = next(iter((breaking or division.odd).items()))
     executable = observed[node].executable
     return failed(
         f"{name} versions",
-        f"{name} differs between nodes: {fold(f'{n}: {v}' for n, v in found.odd.items())}; "
-        f"{fold(found.agreeing, 4)} {'has' if len(found.agreeing) == 1 else 'have'} {found.common}",
-        at=Evidence("packages", f"{name} {version} for {executable}", found.common, f"{executable} -m pip list", node),
-        nodes=tuple(found.odd),
-        remedy=f"Install {name} {found.common} on {fold(found.odd)}, or run all ranks from one environment.",
-        run=_installing(name, found.common, {node: observed[node].executable for node in found.odd}),
+        f"{name} differs between nodes: {fold(f'{n}: {v}' for n, v in division.odd.items())}; "
+        f"{fold(division.agreeing, 4)} {'has' if len(division.agreeing) == 1 else 'have'} {division.common}",
+        at=Evidence(
+            "packages", f"{name} {version} for {executable}", division.common, f"{executable} -m pip list", node
+        ),
+        nodes=tuple(division.odd),
+        remedy=f"Install {name} {division.common} on {fold(division.odd)}, or run all ranks from one environment.",
+        run=_installing(name, division.common, {node: observed[node].executable for node in division.odd}),
         certain=bool(breaking),
     )
 
@@ -365,18 +367,18 @@ def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             problems.setdefault("older", {})[node] = library
         else:
             well += 1
-    for problem, found in problems.items():
-        node, library = next(iter(found.items()))
+    for problem, affected_nodes in problems.items():
+        node, library = next(iter(affected_nodes.items()))
         cards = facts.of(gpus, node)
         kernel = cards.value.driver if isinstance(cards, Observed) else ""
         detail = _detail(problem, library, kernel)
         yield failed(
             f"libcuda.so.1: {problem}",
-            f"{_LIBRARY_PROBLEMS[problem]['what']} on {fold(found)} ({detail})",
+            f"{_LIBRARY_PROBLEMS[problem]['what']} on {fold(affected_nodes)} ({detail})",
             at=Evidence("libcuda.so.1", detail, f"the library of driver {kernel}", "ldconfig -p | grep libcuda", node),
             also=gpu_claims(job),
-            nodes=tuple(found),
-            remedy=_LIBRARY_PROBLEMS[problem]["remedy"].format(nodes=fold(found)),
+            nodes=tuple(affected_nodes),
+            remedy=_LIBRARY_PROBLEMS[problem]["remedy"].format(nodes=fold(affected_nodes)),
         )
     if well:
         yield passed(f"the CUDA driver's library on {well} nodes")

@@ -12,17 +12,17 @@ from preflight.model.recording import Facts, Fleet, Observed
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, command, failed, not_applicable, passed, unknown
 from preflight_checks.context.copies import computed_in_step, plan_installed
-from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unseen_bare
+from preflight_checks.context.environment import observed_environments, plan_both, set_by_job, unknown_bare_environments
 from preflight_checks.plans import (
     Plan,
     all_of,
-    combined,
-    given,
+    combine_plans,
+    gated_by,
     has_launches,
+    has_several_nodes,
     known_facts,
     missing_facts,
     only_if,
-    several_nodes,
     split,
     table,
     warning_check,
@@ -158,8 +158,8 @@ def _finding(name: str, nodes: tuple[str, ...], values: dict[str, Importable], c
 _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 
 
-@warning_check("ENV024", "library-paths-differ", plan=combined(plan_both, when=has_launches))
-@only_if(all_of(several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
+@warning_check("ENV024", "library-paths-differ", plan=combine_plans(plan_both, when=has_launches))
+@only_if(all_of(has_several_nodes, has_launches), "library paths", "the job has one node, or starts no ranks")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
 
@@ -176,32 +176,32 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     reported.
     """
     yield from missing_facts(facts, environment, "library paths")
-    seen = observed_environments(facts)
-    if seen is None:
+    environments = observed_environments(facts)
+    if environments is None:
         yield unknown("library paths", "the environment of fewer than two nodes is known")
         return
     wrong = False
     for name in _PATHS:
-        values = {node: value.variables.get(name, "") for node, value in seen.by_node.items()}
-        found = split({node: ":".join(part for part in text.split(":") if part) for node, text in values.items()})
-        if found is None or not found.odd or name in set_by_job(job):
+        values = {node: value.variables.get(name, "") for node, value in environments.by_node.items()}
+        division = split({node: ":".join(part for part in text.split(":") if part) for node, text in values.items()})
+        if division is None or not division.odd or name in set_by_job(job):
             continue
         wrong = True
-        node, value = found.first_odd
-        mine, theirs = value.split(":") if value else [], found.common.split(":") if found.common else []
+        node, value = division.first_odd
+        mine, theirs = value.split(":") if value else [], division.common.split(":") if division.common else []
         parts = []
         if more := [part for part in mine if part not in theirs]:
             parts.append(f"{fold(more, 3)} only there")
         if less := [part for part in theirs if part not in mine]:
             parts.append(f"{fold(less, 3)} not there")
         yield failed(
-            f"{name} on {fold(found.odd)}",
-            f"{seen.where}, {name} differs on {fold(found.odd)}: {'; '.join(parts) or 'another order'}",
-            at=Evidence("environment", value or "not set", found.common or "not set", f"printenv {name}", node),
-            nodes=tuple(found.odd),
-            remedy=f"Set {name} in the job's script, or fix it in the profile of {fold(found.odd)}.",
+            f"{name} on {fold(division.odd)}",
+            f"{environments.where}, {name} differs on {fold(division.odd)}: {'; '.join(parts) or 'another order'}",
+            at=Evidence("environment", value or "not set", division.common or "not set", f"printenv {name}", node),
+            nodes=tuple(division.odd),
+            remedy=f"Set {name} in the job's script, or fix it in the profile of {fold(division.odd)}.",
         )
-    missing = split({node: ":".join(value.missing_folders) for node, value in seen.by_node.items()})
+    missing = split({node: ":".join(value.missing_folders) for node, value in environments.by_node.items()})
     if not wrong and missing is not None and missing.odd:
         wrong = True
         node, folders = next(((n, f) for n, f in missing.odd.items() if f), missing.first_odd)
@@ -216,7 +216,7 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             remedy=f"Install or mount {absent.split(':')[0]} on {fold(where)}.",
         )
     if not wrong:
-        yield passed(f"library paths on {len(seen.by_node)} nodes")
+        yield passed(f"library paths on {len(environments.by_node)} nodes")
 
 
 def _reads_settings(job: Job) -> bool:
@@ -227,7 +227,7 @@ def _reads_settings(job: Job) -> bool:
 @check(
     "ENV025",
     "settings-file-misread",
-    plan=combined(plan_both, when=lambda job, fleet: _reads_settings(job)),
+    plan=combine_plans(plan_both, when=lambda job, fleet: _reads_settings(job)),
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
 )
@@ -250,7 +250,7 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield not_applicable("settings files", "nothing in the job's files reads them")
         return
     # Both observations read the same files; one is enough.
-    yield from unseen_bare(facts, "settings files")
+    yield from unknown_bare_environments(facts, "settings files")
     wrong: dict[tuple[str, str], list[str]] = {}
     looked = set()
     for node, seen in facts.observed(environment).items():
@@ -278,10 +278,10 @@ _JUDGED_ELSEWHERE = frozenset(name for names in DISTRIBUTIONS.values() for name 
 _HARMLESS = ("opencv-python", "pynvml", "onnxruntime")
 
 
-_plan = combined(Plan((installed,), plan_installed), when=several_nodes)
+_plan = combine_plans(Plan((installed,), plan_installed), when=has_several_nodes)
 
 
-def _comparable(
+def _comparable_packages(
     job: Job, fleet: Fleet, facts: Facts, subject: str
 ) -> Generator[Verdict, None, Mapping[str, Installed] | None]:
     """Return the packages of each node; with fewer than two nodes, yield the verdict that replaces the check."""
@@ -296,7 +296,7 @@ def _comparable(
 
 
 @warning_check("PKG001", "package-set-differs", plan=_plan)
-@given(partial(_comparable, subject="packages"))
+@gated_by(partial(_comparable_packages, subject="packages"))
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
@@ -321,16 +321,16 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
     for name in unlike:
         if name in _JUDGED_ELSEWHERE:
             continue
-        found = split({node: value.distributions.get(name, "none") for node, value in observed.items()})
-        if found is not None and found.odd:
-            shown = fold((f"{version} on {node}" for node, version in found.odd.items()), 3)
-            together.setdefault((computed_in_step(name), tuple(found.odd)), {})[name] = (
-                f"{name} {shown} ({found.common})"
+        division = split({node: value.distributions.get(name, "none") for node, value in observed.items()})
+        if division is not None and division.odd:
+            shown = fold((f"{version} on {node}" for node, version in division.odd.items()), 3)
+            together.setdefault((computed_in_step(name), tuple(division.odd)), {})[name] = (
+                f"{name} {shown} ({division.common})"
             )
     for (in_step, nodes), differing in together.items():
         yield _packages_finding(observed, nodes, differing, in_step=in_step)
-    if len(sets) > 1 and not unlike and (found := split({node: value.digest for node, value in observed.items()})):
-        yield _unlisted_finding(observed, tuple(found.odd))
+    if len(sets) > 1 and not unlike and (division := split({node: value.digest for node, value in observed.items()})):
+        yield _unlisted_finding(observed, tuple(division.odd))
     elif not together:
         yield passed(f"packages on {len(observed)} nodes")
 
@@ -367,7 +367,7 @@ def _packages_finding(
 
 
 @warning_check("PKG002", "interpreters-differ", plan=_plan)
-@given(partial(_comparable, subject="interpreters"))
+@gated_by(partial(_comparable_packages, subject="interpreters"))
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes use one kind of interpreter on one kind of processor.
 
@@ -390,19 +390,20 @@ def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
         ("binary interface", {node: _abi(value) for node, value in observed.items()}, True),
         ("place", {node: value.resolved for node, value in observed.items()}, False),
     ):
-        found = split(values)
-        if found is None or not found.odd or (wrong and not severe):
+        division = split(values)
+        if division is None or not division.odd or (wrong and not severe):
             continue
         wrong = True
-        node, value = found.first_odd
+        node, value = division.first_odd
         yield failed(
             f"interpreters: {what}",
-            f"the {what} of the ranks' interpreter differs: {found.description}",
+            f"the {what} of the ranks' interpreter differs: {division.description}",
             at=Evidence(
-                "interpreter", f"{observed[node].executable}: {value}", found.common, observed[node].resolved, node
+                "interpreter", f"{observed[node].executable}: {value}", division.common, observed[node].resolved, node
             ),
-            nodes=tuple(found.odd),
-            remedy=f"Start the ranks with the same interpreter everywhere, by its full path; check {fold(found.odd)}.",
+            nodes=tuple(division.odd),
+            remedy=f"Start the ranks with the same interpreter everywhere, by its full path; "
+            f"check {fold(division.odd)}.",
             severity=None if severe else Severity.INFO,
         )
     if not wrong:
@@ -415,7 +416,7 @@ def _abi(value: Installed) -> str:
 
 
 @check("PKG003", "source-trees-differ", plan=_plan, severity=Severity.WARNING, confidence=Confidence.HIGH)
-@given(partial(_comparable, subject="source trees"))
+@gated_by(partial(_comparable_packages, subject="source trees"))
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 
@@ -435,18 +436,18 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
         values = {
             n: v.sources[name].commit[:12] for n, v in observed.items() if name in v.sources and v.sources[name].commit
         }
-        found = split(values)
-        if found is None or not found.odd:
+        division = split(values)
+        if division is None or not division.odd:
             continue
         wrong = True
-        node, commit = found.first_odd
+        node, commit = division.first_odd
         place = observed[node].sources[name].place
         yield failed(
             f"{name}: commit",
-            f"{name}, installed from {place}, is of different commits: {found.description}",
-            at=Evidence("packages", commit, found.common, f"git -C {place} log -1", node),
-            nodes=tuple(found.odd),
-            remedy=f"Check out {found.common} of {name} on {fold(found.odd)}.",
+            f"{name}, installed from {place}, is of different commits: {division.description}",
+            at=Evidence("packages", commit, division.common, f"git -C {place} log -1", node),
+            nodes=tuple(division.odd),
+            remedy=f"Check out {division.common} of {name} on {fold(division.odd)}.",
         )
     if not wrong:
         yield passed(f"source trees on {len(observed)} nodes")

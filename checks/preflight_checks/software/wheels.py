@@ -10,7 +10,7 @@ from preflight.model.job import Claim, Job, Known
 from preflight.model.recording import Facts, Fleet, Observed
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
 from preflight_checks.plans import (
-    combined,
+    combine_plans,
     known_facts,
     minor_of,
     on_every_node,
@@ -33,7 +33,7 @@ _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion"}
 
 def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
     """Return DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
-    found: dict[str, tuple[Claim, ...]] = {}
+    claims_by_name: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
         optimizer = (known_text(job, "optimizer_type", scope) or "").lower()
         # Without a DeepSpeed optimizer, the script creates its own, and DeepSpeed builds none.
@@ -41,14 +41,14 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
             continue
         offloaded = known_text(job, "offload_optimizer_device", scope) in ("cpu", "nvme")
         quantity = "offload_optimizer_device" if offloaded else "optimizer_type"
-        found[_ON_CPU[optimizer] if offloaded else _FUSED[optimizer]] = job.value_claims(quantity, scope)
-    return found
+        claims_by_name[_ON_CPU[optimizer] if offloaded else _FUSED[optimizer]] = job.value_claims(quantity, scope)
+    return claims_by_name
 
 
 @check(
     "VER007",
     "toolkit-mismatch",
-    plan=combined(plan_software, when=lambda job, fleet: compiled_at_start(job)),
+    plan=combine_plans(plan_software, when=lambda job, fleet: compiled_at_start(job)),
     severity=Severity.ERROR,
 )
 def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
@@ -298,8 +298,8 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 jit.setdefault((what, model, older), []).append(node)
                 fine = False
         well += fine
-    for (what, model, shown, sure), found in missing.items():
-        nodes = tuple(dict.fromkeys(found))
+    for (what, model, shown, sure), lacking_nodes in missing.items():
+        nodes = tuple(dict.fromkeys(lacking_nodes))
         yield failed(
             f"{what} on {model}",
             f"{what} on {fold(nodes)} has no code for {model}: it was built for {shown}",
@@ -309,8 +309,8 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy=f"Install a build of {what.split()[0]} that lists this architecture, on {fold(nodes)}.",
             certain=sure,
         )
-    for (what, model, older), found in jit.items():
-        nodes = tuple(dict.fromkeys(found))
+    for (what, model, older), lacking_nodes in jit.items():
+        nodes = tuple(dict.fromkeys(lacking_nodes))
         why = (
             "and the driver is older than the toolkit that generated it, so it cannot compile it"
             if older
@@ -354,22 +354,22 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     well, without = 0, 0
     for node, software in observed.items():
         build = build_of(job, software)
-        found = _library(build, "cudnn")
-        if build is None or found is None or not found.path:
+        library = _library(build, "cudnn")
+        if build is None or library is None or not library.path:
             without += 1
             continue
         wanted, sure = _built_version(build, "cudnn")
-        if not found.version or not wanted:
-            reason = found.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
+        if not library.version or not wanted:
+            reason = library.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
             yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
             continue
         part = next((item for item in build.libraries if item.name.startswith("libcudnn_")), None)
-        have_numbers, want_numbers = minor_of(found.version), minor_of(wanted)
+        have_numbers, want_numbers = minor_of(library.version), minor_of(wanted)
         if part is not None and minor_of(part.version) != have_numbers:
-            parts.setdefault((found.path, found.version, part.path, part.version), []).append(node)
+            parts.setdefault((library.path, library.version, part.path, part.version), []).append(node)
         elif have_numbers[0] != want_numbers[0] or (sure and have_numbers < want_numbers):
             other_major = have_numbers[0] != want_numbers[0]
-            wrong.setdefault((found.path, found.via, found.version, wanted, other_major), []).append(node)
+            wrong.setdefault((library.path, library.via, library.version, wanted, other_major), []).append(node)
         else:
             well += 1
     for (path, via, version, wanted, other_major), nodes in wrong.items():
@@ -420,16 +420,18 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     used: dict[str, tuple[LibraryLookup, str, bool]] = {}
     for node, software in observed.items():
         build = build_of(job, software)
-        found = _library(build, "nccl")
-        if build is None or found is None or not found.path:
+        library = _library(build, "nccl")
+        if build is None or library is None or not library.path:
             continue
-        if not found.version:
+        if not library.version:
             yield unknown(
-                f"NCCL's library on {node}", found.problem or f"{found.path} does not report its version", nodes=(node,)
+                f"NCCL's library on {node}",
+                library.problem or f"{library.path} does not report its version",
+                nodes=(node,),
             )
             continue
-        used[node] = (found, *_built_version(build, "nccl"))
-    divided = split({node: found.version for node, (found, _, _) in used.items()})
+        used[node] = (library, *_built_version(build, "nccl"))
+    divided = split({node: library.version for node, (library, _, _) in used.items()})
     if divided is None:
         if observed and not verdicts:
             yield not_applicable("NCCL's library", "no installed framework loads it from a file")
@@ -437,31 +439,31 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     if divided.odd:
         breaking = {n: v for n, v in divided.odd.items() if minor_of(v) != minor_of(divided.common)}
         node, version = next(iter((breaking or divided.odd).items()))
-        found = used[node][0]
+        library = used[node][0]
         yield failed(
             "NCCL's library",
             f"the loader finds different versions of NCCL: {divided.description} "
-            f"(on {node} {found.path}, by {found.via})",
-            at=Evidence("libnccl.so", f"{version} at {found.path}", divided.common, "ldconfig -p", node),
+            f"(on {node} {library.path}, by {library.via})",
+            at=Evidence("libnccl.so", f"{version} at {library.path}", divided.common, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(divided.odd),
-            remedy=_removal_remedy(found.path, found.via, list(divided.odd)),
+            remedy=_removal_remedy(library.path, library.via, list(divided.odd)),
             certain=bool(breaking),
         )
         return
-    pinned = {n: (found, wanted) for n, (found, wanted, sure) in used.items() if sure}
-    older = {n: found for n, (found, wanted) in pinned.items() if minor_of(found.version) < minor_of(wanted)}
+    pinned = {n: (library, wanted) for n, (library, wanted, sure) in used.items() if sure}
+    older = {n: library for n, (library, wanted) in pinned.items() if minor_of(library.version) < minor_of(wanted)}
     if older:
-        node, found = next(iter(older.items()))
+        node, library = next(iter(older.items()))
         wanted = used[node][1]
         yield failed(
             "NCCL's library: older",
-            f"the loader finds NCCL {found.version} from {found.path} (by {found.via}) on {fold(older)}, and the "
+            f"the loader finds NCCL {library.version} from {library.path} (by {library.via}) on {fold(older)}, and the "
             f"framework was built for {wanted}",
-            at=Evidence("libnccl.so", f"{found.version} at {found.path}", wanted, "ldconfig -p", node),
+            at=Evidence("libnccl.so", f"{library.version} at {library.path}", wanted, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(older),
-            remedy=_removal_remedy(found.path, found.via, list(older)),
+            remedy=_removal_remedy(library.path, library.via, list(older)),
             certain=False,
         )
     else:

@@ -10,10 +10,10 @@ from preflight.model.findings import Evidence, Severity
 from preflight.model.job import Claim, Job, Known, Scope
 from preflight.model.recording import Facts, Fleet
 from preflight.plugins.authoring import Verdict, check, failed, not_applicable, passed, unknown
-from preflight_checks.plans import MIB, combined, facts_about, size
+from preflight_checks.plans import MIB, combine_plans, facts_about, size
 from preflight_checks.probes.folders import CheckpointState, FolderState, checkpoint_state, folder_state, write_trial
 from preflight_checks.requirements import fold, known_int, nodes_share_machine, scopes
-from preflight_checks.storage.paths import for_each_path, on_a_node, unknown_states
+from preflight_checks.storage.paths import for_each_path, is_node_path, unknown_states
 from preflight_checks.storage.scratch_folders import (
     CheckpointSize,
     Destination,
@@ -30,7 +30,7 @@ _WITHOUT_STATES = ("--no-load-optim", "--finetune", "--load_module_only")
 
 
 @dataclass(frozen=True, slots=True)
-class _Resumed:
+class _ResumedCheckpoint:
     """A checkpoint to resume from. `optional`: the job also saves there, so that a missing checkpoint means a first
     start.
     """
@@ -41,18 +41,23 @@ class _Resumed:
     optional: bool
 
 
-def _resumed(job: Job) -> tuple[_Resumed, ...]:
-    found: dict[str, _Resumed] = {}
+def _resumed_checkpoints(job: Job) -> tuple[_ResumedCheckpoint, ...]:
+    found: dict[str, _ResumedCheckpoint] = {}
     for scope in scopes(job):
         saved = {value for claim in job.setting("checkpoint_path", scope) for value in claim.alternatives}
         for claim in job.setting("resume_path", scope):
             for path in claim.alternatives:
-                if isinstance(path, str) and on_a_node(path):
-                    found.setdefault(path, _Resumed(path, scope, (claim,), path in saved))
+                if isinstance(path, str) and is_node_path(path):
+                    found.setdefault(path, _ResumedCheckpoint(path, scope, (claim,), path in saved))
     return tuple(found.values())
 
 
-@check("CKP014", "resume-topology-differs", plan=for_each_path(checkpoint_state, _resumed), severity=Severity.ERROR)
+@check(
+    "CKP014",
+    "resume-topology-differs",
+    plan=for_each_path(checkpoint_state, _resumed_checkpoints),
+    severity=Severity.ERROR,
+)
 def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The checkpoint to resume from is complete, and was written by as many ranks as will read it.
 
@@ -72,7 +77,7 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the contents of the files are not read. A folder that does not exist yet and is where the job
     saves, too, is a first start.
     """
-    wanted = _resumed(job)
+    wanted = _resumed_checkpoints(job)
     if not wanted:
         yield not_applicable("resuming", "the files name no checkpoint to resume from")
     for item in wanted:
@@ -90,7 +95,7 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _missing_findings(
-    item: _Resumed, observed: Mapping[str, CheckpointState], existing: Mapping[str, CheckpointState]
+    item: _ResumedCheckpoint, observed: Mapping[str, CheckpointState], existing: Mapping[str, CheckpointState]
 ) -> list[Verdict]:
     absent = {node: state for node, state in observed.items() if state.problem}
     if not absent or (item.optional and not existing and {s.problem for s in absent.values()} <= {"missing", "empty"}):
@@ -112,14 +117,16 @@ def _missing_findings(
     return [verdict]
 
 
-def _broken_findings(item: _Resumed, existing: Mapping[str, CheckpointState]) -> list[Verdict]:
+def _broken_findings(item: _ResumedCheckpoint, existing: Mapping[str, CheckpointState]) -> list[Verdict]:
     """Return missing or empty pieces. On local disks, nodes have only the pieces of their own ranks."""
-    found: list[Verdict] = []
+    verdicts: list[Verdict] = []
     state = next(iter(existing.values()))
-    hollow = {name: node for node, seen in existing.items() for name in seen.hollow}
+    hollow = {name: node for node, checkpoint in existing.items() for name in checkpoint.hollow}
     if hollow:
         nodes = tuple(dict.fromkeys(hollow.values()))
-        found.append(_incomplete(item, f"these pieces are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes))
+        verdicts.append(
+            _incomplete_finding(item, f"these pieces are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes)
+        )
     for what, ranks in (
         ("optimizer states", _ranks_with_pieces(existing, "zero")),
         ("model parts", _ranks_with_pieces(existing, "model")),
@@ -127,17 +134,21 @@ def _broken_findings(item: _Resumed, existing: Mapping[str, CheckpointState]) ->
         holes = sorted(set(range(max(ranks) + 1)) - ranks) if ranks else []
         if holes:
             missing = fold(map(str, holes), 8)
-            found.append(_incomplete(item, f"the {what} of ranks {missing} are missing", state, tuple(existing)))
-    if _ranks_with_pieces(existing, "distributed") and not any(seen.index for seen in existing.values()):
-        found.append(_incomplete(item, "its .metadata is missing, which is written last", state, tuple(existing)))
-    return found
+            verdicts.append(
+                _incomplete_finding(item, f"the {what} of ranks {missing} are missing", state, tuple(existing))
+            )
+    if _ranks_with_pieces(existing, "distributed") and not any(checkpoint.index for checkpoint in existing.values()):
+        verdicts.append(
+            _incomplete_finding(item, "its .metadata is missing, which is written last", state, tuple(existing))
+        )
+    return verdicts
 
 
 def _ranks_with_pieces(existing: Mapping[str, CheckpointState], kind: str) -> set[int]:
     return {rank for state in existing.values() for rank in getattr(state, kind)}
 
 
-def _incomplete(item: _Resumed, what: str, state: CheckpointState, nodes: Sequence[str]) -> Verdict:
+def _incomplete_finding(item: _ResumedCheckpoint, what: str, state: CheckpointState, nodes: Sequence[str]) -> Verdict:
     where = f"{state.resolved}/{state.tag}".rstrip("/")
     return failed(
         f"{item.path}: incomplete",
@@ -149,7 +160,7 @@ def _incomplete(item: _Resumed, what: str, state: CheckpointState, nodes: Sequen
     )
 
 
-def _resize_findings(job: Job, item: _Resumed, existing: Mapping[str, CheckpointState]) -> Iterator[Verdict]:
+def _resize_findings(job: Job, item: _ResumedCheckpoint, existing: Mapping[str, CheckpointState]) -> Iterator[Verdict]:
     """Yield findings for sizes that the checkpoint was partitioned for and that differ from the job's."""
     launch = next((launch for launch in job.launches if launch.scope == item.scope), None)
     words = {word.partition("=")[0] for word in launch.arguments if word is not None} if launch is not None else set()
@@ -200,20 +211,20 @@ def _accepts_any_ranks(job: Job, scope: Scope) -> bool:
 
 
 def _resize_finding(
-    item: _Resumed,
+    item: _ResumedCheckpoint,
     existing: Mapping[str, CheckpointState],
     ranks_name: str,
     written: int,
-    now: int,
+    rank_count: int,
     claims: tuple[Claim, ...],
 ) -> Verdict:
     node, state = next(iter(existing.items()))
     where = f"{state.resolved}/{state.tag}".rstrip("/")
     return failed(
         f"{item.path}: {ranks_name}",
-        f"the checkpoint {where} was written by {written} {ranks_name}, and the job has {now}: its pieces cannot be "
-        "repartitioned",
-        at=Evidence(f"pieces by {ranks_name}", str(written), str(now), f"ls {where}", node),
+        f"the checkpoint {where} was written by {written} {ranks_name}, and the job has {rank_count}: its pieces "
+        "cannot be repartitioned",
+        at=Evidence(f"pieces by {ranks_name}", str(written), str(rank_count), f"ls {where}", node),
         also=(*item.claims, *claims),
         nodes=tuple(existing),
         remedy=f"Resume with {written} {ranks_name}, or convert the checkpoint first (DeepSpeed's ds_to_universal.py, "
@@ -233,7 +244,7 @@ _NUMBERS = re.compile(r" \([^()]*\)")
 @check(
     "CKP011",
     "checkpoint-folder-unusable",
-    plan=combined(plan_destinations, for_each_path(write_trial, destinations, consent="write", required=False)),
+    plan=combine_plans(plan_destinations, for_each_path(write_trial, destinations, consent="write", required=False)),
     severity=Severity.ERROR,
 )
 def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:

@@ -17,7 +17,7 @@ from preflight.plugins.authoring import Verdict, check, failed, not_applicable, 
 from preflight_checks.plans import Plan, facts_about, size, split, workers_of_rank, world_of
 from preflight_checks.probes.folders import PathState, Sample, has_braces, path_state
 from preflight_checks.probes.limits import SHARED
-from preflight_checks.requirements import fold, largest, nodes_share_machine
+from preflight_checks.requirements import fold, largest_value, nodes_share_machine
 
 #: Prefixes of data that is not on a node: object and web addresses, and commands that webdataset reads from.
 _REMOTE_PREFIXES = re.compile(r"^(?:[A-Za-z][A-Za-z0-9+.-]*://|pipe:|s3:|gs:|hdfs:)")
@@ -35,24 +35,24 @@ class Wanted:
     same_for_all: bool = False
 
 
-def on_a_node(text: str) -> bool:
+def is_node_path(text: str) -> bool:
     """Return whether a text may be a path on a node: no remote address, and no placeholder."""
     return bool(text) and not _REMOTE_PREFIXES.match(text) and ("{" not in text or has_braces(text))
 
 
 def wanted_paths(job: Job) -> tuple[Wanted, ...]:
     """Return the known paths on the nodes that are to be examined, data first."""
-    found: dict[str, list[Claim]] = {}
+    claims_by_path: dict[str, list[Claim]] = {}
     for quantity in ("data_path", "input_file", "model_name"):
         for claim in job.about(quantity):
             for value in claim.alternatives:
-                if not isinstance(value, str) or not on_a_node(value):
+                if not isinstance(value, str) or not is_node_path(value):
                     continue
                 if quantity != "model_name" or _LOCAL_PREFIXES.match(value):
-                    found.setdefault(value, []).append(claim)
+                    claims_by_path.setdefault(value, []).append(claim)
     return tuple(
         Wanted(path, tuple(claims), all(claim.quantity != "data_path" for claim in claims))
-        for path, claims in found.items()
+        for path, claims in claims_by_path.items()
     )
 
 
@@ -288,12 +288,12 @@ def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verd
         return
     reference = filled[digests.agreeing[0]]
     for node in digests.odd:
-        verdict = _difference(item, node, filled[node], digests.agreeing, reference)
+        verdict = _difference_finding(item, node, filled[node], digests.agreeing, reference)
         if verdict is not None:
             yield verdict
 
 
-def _difference(
+def _difference_finding(
     item: Wanted, node: str, state: PathState, agreeing: tuple[str, ...], reference: PathState
 ) -> Verdict | None:
     mine = _sizes(state)
@@ -366,7 +366,7 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             continue
         odd = _odd_files(observed)
         shared = Counter(name for samples in observed.values() for name in samples)
-        yield from (_differs(item, node, names, observed, shared) for node, names in odd.items())
+        yield from (_content_difference_finding(item, node, names, observed, shared) for node, names in odd.items())
         if not odd:
             yield passed(f"contents of {item.path} on {len(observed)} nodes")
 
@@ -385,7 +385,7 @@ def _odd_files(observed: dict[str, dict[str, Sample]]) -> dict[str, list[str]]:
     return odd
 
 
-def _differs(
+def _content_difference_finding(
     item: Wanted, node: str, names: list[str], observed: dict[str, dict[str, Sample]], shared: Counter[str]
 ) -> Verdict:
     mine = observed[node]
@@ -444,7 +444,7 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     """
     wanted = [item for item in wanted_paths(job) if not item.same_for_all]
     divided = [claim for claim in job.about("dataset_files_shared") if claim.value == Known(True)]
-    world, claims = largest(job, "ps_workers") or world_of(job, fleet)
+    world, claims = largest_value(job, "ps_workers") or world_of(job, fleet)
     if not wanted or world < 2 or _draws_with_replacement(job):
         yield not_applicable("data files for ranks", "the files name no data path, or one rank reads all of it")
         return
@@ -457,9 +457,12 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             yield unknown(f"data files of {item.path}", "its files could not be listed on any node (see DAT011)")
             continue
         own = _own_bytes(observed) if not nodes_share_machine(fleet) else {}
-        found = [*_too_few(item, whole, world, claims, divided, workers_of_rank(job)[0]), *_uneven_nodes(item, own)]
+        found = [
+            *_too_few_findings(item, whole, world, claims, divided, workers_of_rank(job)[0]),
+            *_uneven_node_findings(item, own),
+        ]
         if not found and not own:
-            found.extend(_uneven_ranks(item, whole, world, claims))
+            found.extend(_uneven_rank_findings(item, whole, world, claims))
         yield from found
         if not found:
             yield passed(f"data files of {item.path} on {len(observed)} nodes")
@@ -488,7 +491,7 @@ def _shards(state: PathState) -> dict[str, int]:
     return tars or {name: size_bytes for name, size_bytes in named.items() if not name.endswith(".list")}
 
 
-def _too_few(
+def _too_few_findings(
     item: Wanted,
     whole: Mapping[str, PathState],
     world: int,
@@ -516,7 +519,7 @@ def _too_few(
         return
 
 
-def _uneven_ranks(
+def _uneven_rank_findings(
     item: Wanted, whole: Mapping[str, PathState], world: int, claims: tuple[Claim, ...]
 ) -> Iterator[Verdict]:
     for node, state in whole.items():
@@ -551,15 +554,16 @@ def _own_bytes(observed: Mapping[str, PathState]) -> dict[str, int]:
     return {node: observed[node].size_bytes for node in names}
 
 
-def _uneven_nodes(item: Wanted, own: Mapping[str, int]) -> Iterator[Verdict]:
-    if not own or max(own.values()) <= NODE_SKEW * min(own.values()):
+def _uneven_node_findings(item: Wanted, shown: Mapping[str, int]) -> Iterator[Verdict]:
+    if not shown or max(shown.values()) <= NODE_SKEW * min(shown.values()):
         return
-    poor = min(own, key=lambda name: own[name])
-    rich = max(own, key=lambda name: own[name])
+    poor = min(shown, key=lambda name: shown[name])
+    rich = max(shown, key=lambda name: shown[name])
     yield failed(
         f"{item.path}: nodes",
-        f"nodes have their own files below {item.path}: {size(own[poor])} on {poor} and {size(own[rich])} on {rich}",
-        at=Evidence("bytes of a node", size(own[poor]), size(own[rich]), f"du -sh {item.path}", poor),
+        f"nodes have their own files below {item.path}: {size(shown[poor])} on {poor} and "
+        f"{size(shown[rich])} on {rich}",
+        at=Evidence("bytes of a node", size(shown[poor]), size(shown[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
         remedy="Distribute the files evenly, or make the reader stop all ranks together.",
         certain=False,

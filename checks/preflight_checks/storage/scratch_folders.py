@@ -27,7 +27,7 @@ from preflight_checks.plans import (
 from preflight_checks.probes.folders import FolderState, Scratch, can_hold_files, folder_state, hub_model, scratch
 from preflight_checks.probes.limits import SHARED
 from preflight_checks.requirements import fold, gpu_claims, known_int, scopes
-from preflight_checks.storage.paths import for_each_path, on_a_node
+from preflight_checks.storage.paths import for_each_path, is_node_path
 
 #: Bytes of a parameter in a checkpoint: its 16-bit weight, and with Adam in mixed precision the 32-bit master weight,
 #: momentum and variance (Rajbhandari et al., ZeRO, arXiv 1910.02054, section 3.1).
@@ -56,7 +56,7 @@ def destinations(job: Job) -> tuple[Destination, ...]:
     for scope in scopes(job):
         for claim in job.setting("checkpoint_path", scope):
             for path in claim.alternatives:
-                if isinstance(path, str) and on_a_node(path):
+                if isinstance(path, str) and is_node_path(path):
                     found.setdefault(path, Destination(path, scope, (claim,), _sharding(job, scope)))
     return tuple(found.values())
 

@@ -194,7 +194,7 @@ def _plain(path: str) -> str:
 
 
 def _groups(before: TracedScript, entry: str) -> tuple[_Group, ...]:
-    found: dict[object, list[TracedLaunch]] = {}
+    launches_by_key: dict[object, list[TracedLaunch]] = {}
     refused: dict[object, Refusal] = {}
     for launch in before.launches:
         try:
@@ -202,10 +202,10 @@ def _groups(before: TracedScript, entry: str) -> tuple[_Group, ...]:
         except Refusal as refusal:
             key = launch.command.span
             refused[key] = refusal
-        found.setdefault(key, []).append(launch)
+        launches_by_key.setdefault(key, []).append(launch)
     return tuple(
         _Group(number, tuple(launches), refused.get(key))
-        for number, (key, launches) in enumerate(found.items(), start=1)
+        for number, (key, launches) in enumerate(launches_by_key.items(), start=1)
     )
 
 
@@ -330,29 +330,27 @@ def _copies(
     return tuple(ChangedCopy(path, name, changed.get(path, texts[path])) for path, name in names.items())
 
 
-def _name(path: str, taken: Mapping[str, str]) -> str:
+def _name(path: str, used_names: Mapping[str, str]) -> str:
     name = posixpath.basename(path)
     stem, dot, suffix = name.rpartition(".")
     number = 2
-    while name in taken.values() or name.startswith(TRAINER):
+    while name in used_names.values() or name.startswith(TRAINER):
         name = f"{stem}-{number}{dot}{suffix}" if dot else f"{suffix}-{number}"
         number += 1
     return name
 
 
-def _reference(entered: Entered, trace: Trace, target: str) -> Edit:
-    written = trace.written[id(entered.command)]
-    at = written.holding(entered.index)
+def _reference(entry: Entered, trace: Trace, target: str) -> Edit:
+    written = trace.written[id(entry.command)]
+    at = written.holding(entry.index)
     end = written.starts[at + 1] if at + 1 < len(written.starts) else len(written.fields)
-    if written.starts[at] == entered.index and end == entered.index + 1:
+    if written.starts[at] == entry.index and end == entry.index + 1:
         places = merge_ranges(written.document.slice(*written.ranges[at]))
     else:
-        places = merge_ranges(written.fields[entered.index].text)
+        places = merge_ranges(written.fields[entry.index].text)
     if len(places) != 1:
-        span = entered.command.words[entered.index].span
-        raise Refusal(
-            f"{entered.target} contains a launch, and the word that contains its name cannot be isolated", span
-        )
+        span = entry.command.words[entry.index].span
+        raise Refusal(f"{entry.target} contains a launch, and the word that contains its name cannot be isolated", span)
     return Edit(places[0].file.path, places[0].start, places[0].end, _plain(target))
 
 
@@ -442,12 +440,12 @@ def _removed_texts(chosen: Sequence[TracedLaunch]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(text for text in programs if text))
 
 
-def _require_entry(launch: TracedLaunch, now: Command, entry: str) -> None:
+def _require_entry(launch: TracedLaunch, command: Command, entry: str) -> None:
     index = launch.program
     assert index is not None
     flags = module_flags(launch)
     kept = [word.value for at, word in enumerate(launch.command.words[:index]) if at not in flags]
-    found = [word.value for word in now.words]
+    found = [word.value for word in command.words]
     place = launch.command.words[index].span
     position = len(kept)
     if found[position : position + 1] != [Known(entry)]:
@@ -460,19 +458,19 @@ def _require_entry(launch: TracedLaunch, now: Command, entry: str) -> None:
         raise Refusal("the program's arguments cannot be separated from other words there", place)
 
 
-def _equal_or_printed(was: Sequence[Word], now: Sequence[Word]) -> bool:
+def _equal_or_printed(was: Sequence[Word], new_words: Sequence[Word]) -> bool:
     """Return whether words are equal, or belong to a command that only prints them."""
-    if only_mentions_programs(program_name(was)) and only_mentions_programs(program_name(now)):
+    if only_mentions_programs(program_name(was)) and only_mentions_programs(program_name(new_words)):
         return True
-    return [word.value for word in was] == [word.value for word in now]
+    return [word.value for word in was] == [word.value for word in new_words]
 
 
-def _passes_launch_on(was: Command, now: Command, removed: tuple[str, ...], edited: frozenset[int]) -> bool:
+def _passes_launch_on(was: Command, command: Command, removed: tuple[str, ...], edited: frozenset[int]) -> bool:
     """Return whether a command that passes a launch on is unchanged except for the words that contain the launch."""
-    if len(was.words) != len(now.words):
+    if len(was.words) != len(command.words):
         # `ssh node1 torchrun train.py --lr 1`: the launch is part of the words of its outer command.
-        return bool(was.words) and bool(now.words) and was.words[0].value == now.words[0].value
-    pairs = enumerate(zip(was.words, now.words, strict=True))
+        return bool(was.words) and bool(command.words) and was.words[0].value == command.words[0].value
+    pairs = enumerate(zip(was.words, command.words, strict=True))
     return all(old.value == new.value or at in edited or _contains_any(old, removed) for at, (old, new) in pairs)
 
 
@@ -496,13 +494,15 @@ def _contains_any(word: Word, removed: tuple[str, ...]) -> bool:
     return any(text in held for held in texts for text in removed) or not isinstance(word.value, Known)
 
 
-def _same_variables(was: Mapping[str, Variable], now: Mapping[str, Variable], removed: tuple[str, ...]) -> bool:
-    if was is now:
+def _same_variables(
+    was: Mapping[str, Variable], new_variables: Mapping[str, Variable], removed: tuple[str, ...]
+) -> bool:
+    if was is new_variables:
         return True
-    if was.keys() != now.keys():
+    if was.keys() != new_variables.keys():
         return False
     for name, old in was.items():
-        new = now[name]
+        new = new_variables[name]
         if old.value == new.value:
             continue
         texts = [str(item) for item in alternatives(old.value)] or [old.spelling]

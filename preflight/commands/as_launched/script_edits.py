@@ -151,7 +151,7 @@ def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) ->
     if other is not None:
         header = other.options
     batch = bool(header) or bool(script.directives) or other is not None
-    found = []
+    traced_launches = []
     ids: dict[str, int] = {}
     for command, line in launch_lines(script.commands, header if batch else None, ids=ids):
         spawns = line is None and (spawns_ranks(command, tree) or _starts_one_of(command, entries))
@@ -166,8 +166,8 @@ def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) ->
         serves = launch.launcher == "ray" and not any(claim.quantity == "script" for claim in reading.claims)
         ranks = not serves and line.found.read is not read_compiled
         written = trace.written.get(id(command))
-        found.append(TracedLaunch(launch, command, line, written, program, reason, ranks, spawns))
-    return TracedScript(script, trace, tuple(found))
+        traced_launches.append(TracedLaunch(launch, command, line, written, program, reason, ranks, spawns))
+    return TracedScript(script, trace, tuple(traced_launches))
 
 
 def _starts_one_of(command: Command, entries: Collection[str]) -> bool:
@@ -199,7 +199,7 @@ class Change:
     kept: tuple[str, ...] = field(default=())
 
 
-def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
+def change(traced: TracedLaunch, entry: str, *, whole: bool) -> Change:
     """Return the edits that replace the program with `entry`, and also its arguments if `whole`.
 
     Without `whole`, arguments that come from separate words stay; the trainer ignores them.
@@ -207,30 +207,30 @@ def change(found: TracedLaunch, entry: str, *, whole: bool) -> Change:
     Raises:
         Refusal: the words cannot be told apart from others in the text.
     """
-    written, index = found.written, found.program
+    written, index = traced.written, traced.program
     if written is None or index is None:
-        raise Refusal(found.why or "the text of this command cannot be traced", found.launch.span)
-    words = found.command.words
+        raise Refusal(traced.why or "the text of this command cannot be traced", traced.launch.span)
+    words = traced.command.words
     at = written.holding(index)
     behind = written.starts[at + 1] if at + 1 < len(written.starts) else len(words)
     groups: list[Place] = []
-    kept = () if whole else words[behind:]
+    kept_words = () if whole else words[behind:]
     if written.starts[at] == index:
         for start, end in _join_ranges(written.document, written.ranges[at:] if whole else written.ranges[at : at + 1]):
             groups += merge_ranges(written.document.slice(start, end))
     else:
         last = behind if whole else index + 1
-        kept = kept if whole else words[last:]
+        kept_words = kept_words if whole else words[last:]
         groups += merge_ranges(tuple(piece for item in written.fields[index:last] for piece in item.text))
         for start, end in _join_ranges(written.document, written.ranges[at + 1 :] if whole else ()):
             groups += merge_ranges(written.document.slice(start, end))
     if not groups:
-        raise Refusal("the program's name is empty there", found.launch.span)
+        raise Refusal("the program's name is empty there", traced.launch.span)
     edits = [Edit(groups[0].file.path, groups[0].start, groups[0].end, entry)]
     edits += [Edit(group.file.path, group.start, group.end, "") for group in groups[1:]]
-    edits += _without_flags(found, written)
+    edits += _without_flags(traced, written)
     shown = [word.spelling for word in words[index:]]
-    return Change(tuple(dict.fromkeys(edits)), tuple(shown), tuple(word.spelling for word in kept))
+    return Change(tuple(dict.fromkeys(edits)), tuple(shown), tuple(word.spelling for word in kept_words))
 
 
 def _join_ranges(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -249,34 +249,34 @@ def _join_ranges(document: Document, ranges: Sequence[tuple[int, int]]) -> Itera
 
 def merge_ranges(pieces: Text) -> list[Place]:
     """Return the file ranges of these pieces, adjacent ones joined."""
-    found: list[Place] = []
+    places: list[Place] = []
     for piece in pieces:
         place = piece.place
         if isinstance(piece, Lit) and not piece.text:
             continue
-        before = found[-1] if found else None
+        before = places[-1] if places else None
         if before is not None and before.file is place.file and before.start <= place.start:
             seam = place.file.text[before.end : place.start]
             if place.start <= before.end or len(seam) <= _MAX_SEAM_LENGTH or _BETWEEN_WORDS.fullmatch(seam):
-                found[-1] = Place(place.file, before.start, max(before.end, place.end))
+                places[-1] = Place(place.file, before.start, max(before.end, place.end))
                 continue
-        found.append(place)
-    return found
+        places.append(place)
+    return places
 
 
-def module_flags(found: TracedLaunch) -> tuple[int, ...]:
+def module_flags(traced: TracedLaunch) -> tuple[int, ...]:
     """Return the ranges of `-m` before a module name, which must go because a file replaces the module."""
-    words = found.command.words
-    first = len(words) - len(found.line.found.words)
-    end = range(max(first + 1, 1), found.program or 0)
+    words = traced.command.words
+    first = len(words) - len(traced.line.found.words)
+    end = range(max(first + 1, 1), traced.program or 0)
     return tuple(at for at in end if words[at].value in [Known(flag) for flag in _MODULE_FLAGS])
 
 
-def _without_flags(found: TracedLaunch, written: Written) -> Iterator[Edit]:
-    for at in module_flags(found):
+def _without_flags(traced: TracedLaunch, written: Written) -> Iterator[Edit]:
+    for at in module_flags(traced):
         places = merge_ranges(written.fields[at].text)
         if len(places) != 1:
-            word = found.command.words[at]
+            word = traced.command.words[at]
             raise Refusal(f"{word.spelling} cannot be removed there", word.span)
         place = places[0]
         blank = _BETWEEN_WORDS.match(place.file.text, place.end)

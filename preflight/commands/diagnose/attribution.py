@@ -107,7 +107,7 @@ def _split_explained(causes: list[Event], lasting: Sequence[Event]) -> tuple[lis
     decisive = [event for event in causes if event.symptom.certainty is not Certainty.OPEN]
     by_path = grouped((event.line.path, event) for event in decisive)
     ranks = {event.member.rank for event in decisive} - {None}
-    kept: list[Event] = []
+    unexplained: list[Event] = []
     explained: list[Event] = []
     for event in causes:
         if event.symptom.id in explaining:
@@ -115,8 +115,8 @@ def _split_explained(causes: list[Event], lasting: Sequence[Event]) -> tuple[lis
         elif event.symptom.certainty is not Certainty.OPEN or not (
             event.member.rank in ranks or any(_same_failure(event, other) for other in by_path.get(event.line.path, ()))
         ):
-            kept.append(event)
-    return kept, explained
+            unexplained.append(event)
+    return unexplained, explained
 
 
 def _same_failure(event: Event, other: Event) -> bool:
@@ -157,11 +157,11 @@ def _decisive_event(causes: Sequence[Event]) -> Event:
     return min(near, key=key)
 
 
-def _add_process(chosen: Event, same: Sequence[Event], others: Iterable[Event]) -> Event:
+def _add_process(chosen: Event, events: Sequence[Event], others: Iterable[Event]) -> Event:
     """Return the decisive event with its process, taken from another line if its own line does not name the process."""
     if chosen.member.rank is not None or chosen.symptom.subject is Subject.JOB:
         return chosen
-    for event in same:
+    for event in events:
         if event.member.rank is not None and event.line.path == chosen.line.path and event.first:
             return replace(chosen, member=event.member)
     explained = [event for event in others if event.symptom.id in chosen.symptom.explains and event.member]
@@ -173,17 +173,17 @@ def _add_process(chosen: Event, same: Sequence[Event], others: Iterable[Event]) 
     return chosen
 
 
-def _add_user_location(chosen: Event, same: Sequence[Event]) -> Event:
+def _add_user_location(chosen: Event, events: Sequence[Event]) -> Event:
     """Return the decisive event with a location in the user's program, if another event of the same failure has one."""
     if chosen.frame and not is_library(chosen.frame):
         return chosen
-    frames = [event.frame for event in same if event.member == chosen.member and event.line.path == chosen.line.path]
+    frames = [event.frame for event in events if event.member == chosen.member and event.line.path == chosen.line.path]
     return replace(chosen, frame=next((frame for frame in frames if frame and not is_library(frame)), chosen.frame))
 
 
-def _members(chosen: Event, same: Sequence[Event]) -> tuple[LogProcess, ...]:
+def _members(chosen: Event, events: Sequence[Event]) -> tuple[LogProcess, ...]:
     """Return all processes with the same cause, the decisive one first and the others by rank."""
-    others = {event.member for event in same if event.member and event.member != chosen.member}
+    others = {event.member for event in events if event.member and event.member != chosen.member}
     decisive = {member.rank for member in others | {chosen.member}}
     exact = [member for member in others if member.rank is not None or len(decisive) == 1]
     return (
@@ -199,21 +199,21 @@ def member_order(member: LogProcess) -> tuple[int, int, str, str]:
 
 def last_lines(files: Sequence[ScanResult], names: Names) -> dict[LogProcess, LastLine]:
     """Return the last line of every process that has a log or tagged lines."""
-    found: dict[LogProcess, LastLine] = {}
+    line_by_process: dict[LogProcess, LastLine] = {}
 
     def add(member: LogProcess, word: LastLine) -> None:
         who = names.identify(member)
-        before = found.get(who)
+        before = line_by_process.get(who)
         seconds = seconds_between(before.moment, word.moment) if before is not None else None
         if before is None or seconds is None or seconds >= 0:
-            found[who] = word
+            line_by_process[who] = word
 
     for scanned in files:
         for member, word in scanned.writers.items():
             add(member, word)
         if scanned.member and not scanned.writers and scanned.last_line is not None:
             add(scanned.member, LastLine(scanned.last_line, scanned.last))
-    return found
+    return line_by_process
 
 
 #: A line that also occurs in successful runs counts only if at most this many ordinary lines follow it.
@@ -281,7 +281,7 @@ _SILENT_S = 3.0
 _MAX_RANKS = 100_000
 
 
-def suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
+def find_suspect(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
     """Return the only process that the consequences point to; None if they point to none or to several."""
     return (
         _find_lagging(consequences, last_words)
@@ -364,7 +364,7 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
                 where = str(least) if least == most else f"{least} to {most}"
                 who = "the others are" if len(others) > 1 else f"rank {others[0]} is"
                 text = f"it is at collective {highest[late[0]]}, {who} at {where}"
-                return _suspects([LogProcess(rank=rank) for rank in late], text, consequences)
+                return _make_suspect([LogProcess(rank=rank) for rank in late], text, consequences)
     return None
 
 
@@ -376,7 +376,7 @@ def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, 
     return found
 
 
-def _suspects(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
+def _make_suspect(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
     """Return the processes as one suspect, with the full name and the line of the first one if an event has them."""
     found = {event.member.rank: event for event in reversed(events)}
     named = [found[member.rank].member if member.rank in found else member for member in members]

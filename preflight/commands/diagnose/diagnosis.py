@@ -110,12 +110,12 @@ class Line:
 class Moment:
     """A time in a log: seconds since January 1st; the year does not matter within a run.
 
-    Times with `zoned` are in UTC, and the others in the machine's own zone; the two cannot be compared.
+    Times with `is_utc` are in UTC, and the others in the machine's own zone; the two cannot be compared.
     """
 
     text: str
     seconds: float
-    zoned: bool = False
+    is_utc: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,12 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
     """Return the diagnosis as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if diagnosis.cause is not None:
-        _cause(sheet, diagnosis.cause)
+        _print_cause(sheet, diagnosis.cause)
         for other in diagnosis.others:
-            _other(sheet, other)
+            _print_other_cause(sheet, other)
     elif diagnosis.answer is Answer.COMPLETED and diagnosis.completion is not None:
         sheet.line(Text("the run reports that it completed", style="bold green"))
-        _line(sheet, diagnosis.completion)
+        _print_line(sheet, diagnosis.completion)
         sheet.line()
     elif diagnosis.answer is not Answer.COMPLETED:
         _print_unknown(sheet, diagnosis)
@@ -35,21 +35,21 @@ def page(diagnosis: Diagnosis, style: Style) -> str:
         for effect in diagnosis.effects:
             what = effect.meaning if effect.is_foreign else f"{effect.symptom}, if it were a training run"
             sheet.wrapped(f"{count(effect.count, 'line')}: {what}", indent=2, hanging=4)
-            _line(sheet, effect.line)
+            _print_line(sheet, effect.line)
     elif diagnosis.effects:
         culprits = diagnosis.cause.members if diagnosis.cause is not None else ()
-        _effects(sheet, diagnosis.effects, culprits)
+        _print_effects(sheet, diagnosis.effects, culprits)
     if diagnosis.survived:
         _print_survived(sheet, diagnosis.survived)
     for note in diagnosis.notes:
         sheet.note(note)
     if style.verbosity > 0:
-        _logs(sheet, diagnosis)
-    sheet.line(_last(diagnosis))
+        _print_logs(sheet, diagnosis)
+    sheet.line(_last_line(diagnosis))
     return sheet.text()
 
 
-def _cause(sheet: Sheet, cause: Cause) -> None:
+def _print_cause(sheet: Sheet, cause: Cause) -> None:
     head = Text()
     verb = "is out of step" if cause.is_hang else "failed first"
     head.append(f"{format_members(cause.members[:1])} {verb}" if cause.members else "the run failed", style="bold red")
@@ -59,7 +59,7 @@ def _cause(sheet: Sheet, cause: Cause) -> None:
     sheet.line(head)
     if len(cause.members) > 1:
         sheet.wrapped(f"the same happened to {format_members(cause.members[1:])}", indent=2)
-    _line(sheet, cause.line)
+    _print_line(sheet, cause.line)
     if cause.frame:
         sheet.wrapped(f"{'at' if cause.is_hang else 'raised at'} {clean(cause.frame)}", indent=6)
     for text in cause.evidence:
@@ -70,10 +70,10 @@ def _cause(sheet: Sheet, cause: Cause) -> None:
     sheet.line()
 
 
-def _other(sheet: Sheet, cause: Cause) -> None:
+def _print_other_cause(sheet: Sheet, cause: Cause) -> None:
     whom = f" {format_members(cause.members)}" if cause.members else ""
     sheet.wrapped(f"also{whom}: {cause.symptom}. {cause.meaning}", indent=0, hanging=2)
-    _line(sheet, cause.line)
+    _print_line(sheet, cause.line)
     _print_pointers(sheet, cause.found_by, "")
     sheet.line()
 
@@ -110,15 +110,15 @@ def _print_unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
         sheet.wrapped(f"because {suspect.because}")
         if suspect.line is not None:
             sheet.wrapped("its last line, or the last line about it:")
-            _line(sheet, suspect.line)
+            _print_line(sheet, suspect.line)
     if diagnosis.last_words:
         sheet.wrapped("the last lines that look like errors:")
         for line in diagnosis.last_words:
-            _line(sheet, line)
+            _print_line(sheet, line)
     sheet.line()
 
 
-def _line(sheet: Sheet, line: Line) -> None:
+def _print_line(sheet: Sheet, line: Line) -> None:
     where = Text("  --> ", style="blue")
     where.append(f"{clean(line.path)}:{line.line}", style="none")
     sheet.line(where)
@@ -144,7 +144,7 @@ def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> N
         sheet.wrapped(f"preflight does not check this: {beyond}", label="before: ", style="cyan")
 
 
-def _effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[LogProcess]) -> None:
+def _print_effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[LogProcess]) -> None:
     """Print which processes failed as a consequence, then a line for each symptom; its meaning only with -v."""
     own = {member.rank for member in culprits}
     victims = [member for effect in effects for member in effect.members if member.rank not in own]
@@ -165,14 +165,14 @@ def _effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[LogProc
     sheet.line()
 
 
-def _logs(sheet: Sheet, diagnosis: Diagnosis) -> None:
+def _print_logs(sheet: Sheet, diagnosis: Diagnosis) -> None:
     for log in diagnosis.logs[:_MAX_LOGS] if sheet.style.verbosity < 2 else diagnosis.logs:
         whose = format_members((log.member,)) if log.member else "several or unknown"
         last = f", last {log.last_time}" if log.last_time else ""
         sheet.wrapped(f"{log.path}: {whose}, {count(log.lines, 'line')}{last}", hanging=2)
 
 
-def _last(diagnosis: Diagnosis) -> Text:
+def _last_line(diagnosis: Diagnosis) -> Text:
     words = {
         Answer.CAUSE: ("CAUSE NAMED", "bold red"),
         Answer.SUSPECTED: ("CAUSE SUSPECTED", "bold yellow"),

@@ -152,7 +152,7 @@ def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any)
         pairs = dict(zip(sorted(numbers, key=int), sorted(groups, key=int), strict=True))
         if all(pairs.get(number) == name for number, name in names.items()):
             names = pairs
-    found: dict[str, Reached] = {}
+    positions: dict[str, Reached] = {}
     for number, name in names.items():
         counts = status.get(number)
         entered, finished = (
@@ -162,8 +162,8 @@ def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any)
         )
         # -1: nothing yet.
         if name not in uneven and isinstance(entered, int) and isinstance(finished, int):
-            found[name] = Reached(max(entered, 0), max(finished, 0))
-    return found
+            positions[name] = Reached(max(entered, 0), max(finished, 0))
+    return positions
 
 
 def _is_whole(entries: Any, reached: Mapping[str, Reached]) -> bool:
@@ -261,16 +261,16 @@ def _place(frames: Any) -> str:
 
 def _groups(config: Any) -> dict[str, tuple[int, ...]]:
     """Return the ranks of each group; torch writes them as the string `[0, 1]`."""
-    found: dict[str, tuple[int, ...]] = {}
+    groups: dict[str, tuple[int, ...]] = {}
     if not isinstance(config, dict):
-        return found
+        return groups
     for name, group in list(config.items())[:10_000]:
         ranks = group.get("ranks") if isinstance(group, dict) else None
         if isinstance(ranks, str):
-            found[_text(name)] = tuple(int(number) for number in _NUMBER.findall(ranks[: 8 * _MAX_RANKS]))
+            groups[_text(name)] = tuple(int(number) for number in _NUMBER.findall(ranks[: 8 * _MAX_RANKS]))
         elif isinstance(ranks, list | tuple):
-            found[_text(name)] = tuple(rank for rank in ranks[:_MAX_RANKS] if _is_count(rank))
-    return found
+            groups[_text(name)] = tuple(rank for rank in ranks[:_MAX_RANKS] if _is_count(rank))
+    return groups
 
 
 def _is_count(value: Any) -> TypeGuard[int]:

@@ -109,7 +109,7 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
             else:
                 # Of several calls with one number, the first counts.
                 calls.setdefault(call.group, {}).setdefault(rank, {}).setdefault(call.sequence, call)
-    found: dict[str, _Positions] = {}
+    positions: dict[str, _Positions] = {}
     for group, by_rank in calls.items():
         waits = {
             rank: min(call.sequence for call in own.values() if not call.is_finished)
@@ -129,8 +129,8 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
             elif rank in dumps and dumps[rank].is_whole:
                 reached[rank] = 0.5
         lost = tuple(rank for rank in members if rank not in dumps)
-        found[group] = _Positions(by_rank, waits, reached, lost)
-    return found
+        positions[group] = _Positions(by_rank, waits, reached, lost)
+    return positions
 
 
 def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
@@ -164,12 +164,12 @@ def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | No
 def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -> Hang | None:
     """Return the ranks that others wait for and that wait for no rank; otherwise those that wait for each other."""
     # A rank may have queued its later calls behind the first.
-    for first in (_any_call, _first_call):
+    for first in (_is_any_call, _is_first_call):
         edges = _edges(groups, dumps, first)
         awaited = {rank for ranks in edges.values() for rank in ranks}
         if odd := sorted(rank for rank in awaited if not edges.get(rank)):
             return _describe_missing(odd, groups, dumps, text="")
-    edges = _edges(groups, dumps, _any_call)
+    edges = _edges(groups, dumps, _is_any_call)
     awaited = {rank for ranks in edges.values() for rank in ranks}
     while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
         awaited = inner
@@ -177,11 +177,11 @@ def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -
     return _describe_missing(sorted(awaited), groups, dumps, text=each_other) if awaited else None
 
 
-def _any_call(_: Dump, __: Call) -> bool:
+def _is_any_call(_: Dump, __: Call) -> bool:
     return True
 
 
-def _first_call(dump: Dump, call: Call) -> bool:
+def _is_first_call(dump: Dump, call: Call) -> bool:
     return next(other for other in dump.calls if not other.is_finished) is call
 
 
@@ -204,7 +204,7 @@ def _edges(
 
 def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Call]]:
     """Return each rank with more unfinished point-to-point calls to a peer than the peer has, and the first one."""
-    found: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
+    unanswered: dict[tuple[str, int, int], dict[int, list[Call]]] = {}
     members: dict[str, tuple[int, ...]] = {}
     listed = _listed_groups(dumps)
     for rank, dump in dumps.items():
@@ -215,8 +215,8 @@ def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Cal
                 members[call.group] = _members(call.group, dumps, dumps, listed)
             if max(call.pair) < len(members[call.group]):
                 sender, receiver = (members[call.group][at] for at in call.pair)
-                found.setdefault((call.group, sender, receiver), {}).setdefault(rank, []).append(call)
-    for (_, sender, receiver), calls in sorted(found.items(), key=lambda item: item[0]):
+                unanswered.setdefault((call.group, sender, receiver), {}).setdefault(rank, []).append(call)
+    for (_, sender, receiver), calls in sorted(unanswered.items(), key=lambda item: item[0]):
         for rank, peer in ((sender, receiver), (receiver, sender)):
             if len(calls.get(rank, ())) > len(calls.get(peer, ())):
                 yield rank, peer, calls[rank][0]
@@ -260,85 +260,89 @@ def _delays(rank: int, groups: Mapping[str, _Positions]) -> Iterator[tuple[int, 
 
 
 def _describe_missing(
-    odd: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str
+    numbers: Sequence[int], groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], *, text: str
 ) -> Hang:
     """Describe the collective that each of these ranks did not reach or did not finish."""
     by_delay: dict[_Delay, list[int]] = {}
     here: dict[int, Call] = {}
-    for rank in odd:
+    for rank in numbers:
         found = list(_delays(rank, groups))
         if found:
             by_delay.setdefault(max(found, key=lambda item: (item[1].is_entered, item[0]))[1], []).append(rank)
     parts = [delay.text(ranks, groups[delay.group], dumps) for delay, ranks in by_delay.items()]
     for delay in by_delay:
-        here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in odd}
+        here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in numbers}
     told = {rank for ranks in by_delay.values() for rank in ranks}
     for rank, peer, call in _unanswered_calls(dumps):
-        if peer in odd and peer not in told:
+        if peer in numbers and peer not in told:
             told.add(peer)
             here.setdefault(rank, call)
             parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
-    now = _current_calls(odd, dumps)
+    now = _current_calls(numbers, dumps)
     entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
     waiting = {rank for rank, call in now.items() if not call.is_finished} - entered
     # A missing rank that waits in another group waits for ranks that wait for it.
-    kind: Kind = "other" if waiting else "stuck" if entered == set(odd) else "missing"
-    return _hang(kind, odd, here, text + "; ".join(parts), here | now, dumps)
+    kind: Kind = "other" if waiting else "stuck" if entered == set(numbers) else "missing"
+    return _hang(kind, numbers, here, text + "; ".join(parts), here | now, dumps)
 
 
 def _describe_mismatch(
-    number: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]], dumps: Mapping[int, Dump]
+    number: int, call_by_rank: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]], dumps: Mapping[int, Dump]
 ) -> Hang | None:
-    operations = Counter(call.operation for call in here.values())
+    operations = Counter(call.operation for call in call_by_rank.values())
     if len(operations) > 1:
-        common = _most_common(operations, here)
-        odd = sorted(rank for rank, call in here.items() if call.operation != common)
-        swapped = all(_is_swapped(number, rank, common, here, calls) for rank in odd)
+        common = _most_common(operations, call_by_rank)
+        odd = sorted(rank for rank, call in call_by_rank.items() if call.operation != common)
+        swapped = all(_is_swapped(number, rank, common, call_by_rank, calls) for rank in odd)
         text = (
-            f"collective {number} of {_group(here)} is {here[odd[0]].operation} on {format_ranks(odd)} "
+            f"collective {number} of {_group(call_by_rank)} is {call_by_rank[odd[0]].operation} on {format_ranks(odd)} "
             f"and {common} on the others"
         )
-        return _hang("order" if swapped else "other", odd, here, text, _latest_calls(here, dumps), dumps)
+        return _hang(
+            "order" if swapped else "other", odd, call_by_rank, text, _latest_calls(call_by_rank, dumps), dumps
+        )
     operation = next(iter(operations), "")
-    shapes = Counter((call.shapes, call.dtypes) for call in here.values())
+    shapes = Counter((call.shapes, call.dtypes) for call in call_by_rank.values())
     if len(shapes) > 1 and not any(word in operation for word in _UNEVEN):
-        usual = max(shapes, key=lambda shape: (shapes[shape], -min(_with(shape, here))))
-        odd = sorted(set(here) - set(_with(usual, here)))
-        first = here[odd[0]]
+        usual = max(shapes, key=lambda shape: (shapes[shape], -min(_with(shape, call_by_rank))))
+        odd = sorted(set(call_by_rank) - set(_with(usual, call_by_rank)))
+        first = call_by_rank[odd[0]]
         text = (
-            f"collective {number} of {_group(here)}, {operation}, has {first.shapes} {first.dtypes} "
+            f"collective {number} of {_group(call_by_rank)}, {operation}, has {first.shapes} {first.dtypes} "
             f"on {format_ranks(odd)} and {usual[0]} {usual[1]} on the others"
         )
-        return _hang("sizes", odd, here, text, _latest_calls(here, dumps), dumps)
+        return _hang("sizes", odd, call_by_rank, text, _latest_calls(call_by_rank, dumps), dumps)
     return None
 
 
-def _most_common(operations: Counter[str], here: Mapping[int, Call]) -> str:
+def _most_common(operations: Counter[str], calls: Mapping[int, Call]) -> str:
     """Return the operation of most ranks; of two equally frequent operations, that of the lowest rank."""
-    return max(operations, key=lambda name: (operations[name], -min(r for r, c in here.items() if c.operation == name)))
+    return max(
+        operations, key=lambda name: (operations[name], -min(r for r, c in calls.items() if c.operation == name))
+    )
 
 
-def _with(shape: tuple[str, str], here: Mapping[int, Call]) -> list[int]:
-    return [rank for rank, call in here.items() if (call.shapes, call.dtypes) == shape]
+def _with(shape: tuple[str, str], calls: Mapping[int, Call]) -> list[int]:
+    return [rank for rank, call in calls.items() if (call.shapes, call.dtypes) == shape]
 
 
 def _is_swapped(
-    number: int, rank: int, common: str, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
+    number: int, rank: int, common: str, call_by_rank: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> bool:
     """Return whether a rank and the others make two calls in opposite order.
 
     A waiting rank has no next call, so one of the two orders suffices if the other is unknown.
     """
     own_next = calls[rank].get(number + 1)
-    other_next = {call.operation for other in here if other != rank and (call := calls[other].get(number + 1))}
+    other_next = {call.operation for other in call_by_rank if other != rank and (call := calls[other].get(number + 1))}
     if own_next is None:
-        return here[rank].operation in other_next
-    return own_next.operation == common and (not other_next or here[rank].operation in other_next)
+        return call_by_rank[rank].operation in other_next
+    return own_next.operation == common and (not other_next or call_by_rank[rank].operation in other_next)
 
 
-def _latest_calls(here: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
+def _latest_calls(calls: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """Return the current call of each rank: a later one if the rank finished this one."""
-    return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in here.items()}
+    return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in calls.items()}
 
 
 def _current_calls(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
@@ -366,25 +370,25 @@ def _hang(
         # The rank has left its collective, so the location where the others wait is more useful.
         place = now[waiting[0]].place or place
     source = next((rank for rank in (*odd, *waiting) if rank in dumps), None)
-    lines = [_where(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
-    by_call = grouped((_what(now[rank]), rank) for rank in waiting)
+    lines = [_describe_place(rank, now.get(rank), has_dump=rank in dumps) for rank in odd[:MAX_DESCRIBED]]
+    by_call = grouped((_describe_call(now[rank]), rank) for rank in waiting)
     lines += [f"{format_ranks(found)}: {what}" for what, found in by_call.items()][:MAX_DESCRIBED]
     return Hang(kind, tuple(odd), waiting, text, tuple(lines), place, dumps[source].path if source is not None else "")
 
 
-def _where(rank: int, call: Call | None, *, has_dump: bool) -> str:
-    return f"rank {rank}: {_what(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
+def _describe_place(rank: int, call: Call | None, *, has_dump: bool) -> str:
+    return f"rank {rank}: {_describe_call(call) if call is not None else 'in no collective' if has_dump else 'no dump'}"
 
 
-def _what(call: Call) -> str:
+def _describe_call(call: Call) -> str:
     where = f", at {call.place}" if call.place else ""
     shapes = f" of {call.shapes} {call.dtypes}" if call.shapes else ""
     what = f"{call.operation}{shapes}, collective {call.sequence} of group {call.description or call.group}{where}"
     return f"left {what}" if call.is_finished else f"in {what}"
 
 
-def _group(here: Mapping[int, Call]) -> str:
-    call = next(iter(here.values()))
+def _group(calls: Mapping[int, Call]) -> str:
+    call = next(iter(calls.values()))
     return f"group {call.description or call.group}"
 
 

@@ -83,10 +83,10 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
     Raises:
         UsageError: a path does not exist, or is neither a file nor a folder.
     """
-    found: dict[str, LogFile] = {}
+    logs: dict[str, LogFile] = {}
     for given in paths:
         if str(given) == "-":
-            found["-"] = LogFile(None, "standard input")
+            logs["-"] = LogFile(None, "standard input")
             continue
         path = Path(given)
         try:
@@ -97,14 +97,14 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
         if stat.S_ISDIR(mode):
             for name in _files_in(path):
                 log = LogFile(name, name.as_posix(), is_named=False, is_log=not _NO_LOG.search(name.name))
-                found.setdefault(str(name.resolve()), log)
+                logs.setdefault(str(name.resolve()), log)
         elif stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
-            found.setdefault(str(path.resolve()), LogFile(path, path.as_posix()))
+            logs.setdefault(str(path.resolve()), LogFile(path, path.as_posix()))
         else:
             raise UsageError(f"{path} is neither a file nor a folder")
-        if len(found) > MAX_FILES:
+        if len(logs) > MAX_FILES:
             raise UsageError(f"more than {MAX_FILES} files; name a folder of one run")
-    return tuple(found.values())
+    return tuple(logs.values())
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
@@ -131,21 +131,21 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
-def chunks(found: LogFile, given: IO[bytes] | None, reading: ReadState) -> Iterator[bytes]:
+def chunks(log: LogFile, stdin: IO[bytes] | None, reading: ReadState) -> Iterator[bytes]:
     """Yield the bytes of a log in chunks that end with a line; only a line longer than a chunk is split.
 
     An error ends the stream and sets `reading.problem`. A hostile log may unpack to terabytes or never end.
     """
     try:
-        if found.path is None:
-            if given is not None:
-                yield from _whole_lines(_pipe_chunks(given, STDIN_WAIT_S), reading, MAX_BYTES)
+        if log.path is None:
+            if stdin is not None:
+                yield from _whole_lines(_pipe_chunks(stdin, STDIN_WAIT_S), reading, MAX_BYTES)
             return
-        if found.is_named and stat.S_ISFIFO(found.path.stat().st_mode):
-            with _pipe(found.path) as pipe:
+        if log.is_named and stat.S_ISFIFO(log.path.stat().st_mode):
+            with _pipe(log.path) as pipe:
                 yield from _whole_lines(_pipe_chunks(pipe, PIPE_WAIT_S, opened_by_us=True), reading, MAX_BYTES)
             return
-        with regular_file.open_regular(found.path) as raw:
+        with regular_file.open_regular(log.path) as raw:
             yield from _file_pieces(raw, reading)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reading.problem = f"the compressed data is truncated or damaged ({error}); the data before that was read"
@@ -225,7 +225,7 @@ def _pipe_chunks(stream: IO[bytes], wait_s: float, *, opened_by_us: bool = False
 
 def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) -> Iterator[bytes]:
     """Join chunks so that they end with a line, up to `max_bytes`."""
-    held: list[bytes] = []
+    held_pieces: list[bytes] = []
     size = used = 0
     began = time.thread_time()
     try:
@@ -236,10 +236,10 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
                 break
             used += len(piece)
             reading.size_bytes += len(piece)
-            held.append(piece)
+            held_pieces.append(piece)
             size += len(piece)
             if size >= CHUNK_BYTES:
-                whole = b"".join(held)
+                whole = b"".join(held_pieces)
                 cut = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1
                 if not cut:
                     # No log has such a line: it is data, or a hole in the file, and slow to search.
@@ -247,16 +247,16 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
                     whole = whole[:_KEPT_BYTES] + b" " + whole[-_KEPT_BYTES:]
                     cut = len(whole)
                 yield whole[:cut]
-                held, size = [whole[cut:]], len(whole) - cut
+                held_pieces, size = [whole[cut:]], len(whole) - cut
                 if time.thread_time() - began > MAX_SECONDS:
                     reading.problem = f"took more than {MAX_SECONDS:g} s to read; the rest was not read"
                     return
     except (EOFError, OSError, zlib.error):
         # Keep what could be read before the damage.
-        yield b"".join(held)
+        yield b"".join(held_pieces)
         raise
     if size:
-        yield b"".join(held)
+        yield b"".join(held_pieces)
 
 
 _HEAD_BYTES = 8192

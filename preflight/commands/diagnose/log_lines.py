@@ -42,7 +42,7 @@ class Finder:
     """
 
     def __init__(self, needles: Iterable[str]) -> None:
-        plain = {digitless(needle.encode()) for needle in needles}
+        plain = {without_digits(needle.encode()) for needle in needles}
         extra = sorted((one for one in plain if not any(word.encode() in one for word in _WORDS)), key=len)
         minimal_needles: list[bytes] = []
         for needle in extra:
@@ -57,7 +57,7 @@ class Finder:
         if len(known) > _MAX_KNOWN:
             known.clear()
         numbers: list[int] = []
-        for number, line in enumerate(digitless(chunk.lower()).split(b"\n")):
+        for number, line in enumerate(without_digits(chunk.lower()).split(b"\n")):
             meaning = known.get(line)
             if meaning is None:
                 meaning = any(word in line for word in self._words)
@@ -68,7 +68,7 @@ class Finder:
         return _offsets(chunk, numbers)
 
 
-def digitless(text: bytes) -> bytes:
+def without_digits(text: bytes) -> bytes:
     """Return the line without digits, so that lines that differ only in numbers become equal."""
     return text.translate(None, b"0123456789")
 
@@ -77,19 +77,19 @@ def _offsets(chunk: bytes, numbers: list[int]) -> list[int]:
     """Return the offsets of the lines with these numbers, counted from 0 and sorted."""
     if not numbers:
         return []
-    found: list[int] = []
+    offsets: list[int] = []
     wanted = iter(numbers)
     next_number = next(wanted)
     at = 0
     for number, line in enumerate(chunk.split(b"\n")):
         if number == next_number:
-            found.append(at)
+            offsets.append(at)
             following = next(wanted, None)
             if following is None:
                 break
             next_number = following
         at += len(line) + 1
-    return found
+    return offsets
 
 
 def pieces(raw: bytes) -> Iterator[str]:
@@ -100,9 +100,9 @@ def pieces(raw: bytes) -> Iterator[str]:
     if raw.find(b"\r") >= 0:
         for part in raw.split(b"\r"):
             if part.strip():
-                yield cleaned(part)
+                yield clean_line(part)
     else:
-        yield cleaned(raw)
+        yield clean_line(raw)
 
 
 #: Smallest share of non-text bytes in a file that counts as binary data.
@@ -120,7 +120,7 @@ def looks_binary(chunk: bytes) -> bool:
 _NOT_TEXT = bytes(set(range(32)) - {8, 9, 10, 12, 13, 27})
 
 
-def cleaned(raw: bytes) -> str:
+def clean_line(raw: bytes) -> str:
     """Return the text without escape sequences and control characters, up to MAX_LENGTH characters."""
     text = raw[: 2 * MAX_LENGTH].decode("utf-8", "replace")
     if "\x1b" in text:
@@ -155,21 +155,21 @@ def moment_in(text: str) -> Moment | None:
 
 
 def _moment(match: re.Match[str]) -> Moment | None:
-    found = match.groupdict()
-    name = found.get("name")
-    month = _MONTHS.index(name.lower()) + 1 if name else int(found["mo"])
-    day, hours, minutes, seconds = (int(found[key]) for key in ("d", "h", "m", "s"))
+    groups = match.groupdict()
+    name = groups.get("name")
+    month = _MONTHS.index(name.lower()) + 1 if name else int(groups["mo"])
+    day, hours, minutes, seconds = (int(groups[key]) for key in ("d", "h", "m", "s"))
     if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds <= 60):
         return None
     since = (_DAYS_BEFORE[month - 1] + day - 1) * _DAY_S + hours * 3600 + minutes * 60 + seconds
-    fraction = found.get("f") or "0"
+    fraction = groups.get("f") or "0"
     # Keep the nine digits that torch's C++ writes; later lines may differ by less than a microsecond.
-    since_s = since + (float(f"0.{fraction}") if len(fraction) < 9 or found.get("z") else 0.0)
-    zone = found.get("z")
+    since_s = since + (float(f"0.{fraction}") if len(fraction) < 9 or groups.get("z") else 0.0)
+    zone = groups.get("z")
     if zone and zone != "Z":
         offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
         since_s -= offset if zone[0] == "+" else -offset
-    return Moment(match[0].lstrip("IWEF"), since_s, zoned=zone is not None)
+    return Moment(match[0].lstrip("IWEF"), since_s, is_utc=zone is not None)
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
@@ -178,7 +178,7 @@ def seconds_between(earlier: Moment | None, later: Moment | None) -> float | Non
 
     A run may last over New Year's Eve: a difference of nearly minus one year means slightly later.
     """
-    if earlier is None or later is None or earlier.zoned != later.zoned:
+    if earlier is None or later is None or earlier.is_utc != later.is_utc:
         return None
     seconds = later.seconds - earlier.seconds
     if seconds < -_YEAR_S * 0.8:
@@ -271,15 +271,15 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
     )
 
 
-def _member(found: Mapping[str, str | None]) -> LogProcess:
+def _member(groups: Mapping[str, str | None]) -> LogProcess:
     """Return the process in the named groups of a match."""
-    if pod := found.get("pod"):
+    if pod := groups.get("pod"):
         return process_of_pod(pod)
-    rank, local_rank, role = found.get("rank"), found.get("local_rank"), found.get("role") or ""
+    rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""
     return LogProcess(
         rank=int(rank) if rank else None,
         local_rank=int(local_rank) if local_rank else None,
-        host=found.get("host") or "",
+        host=groups.get("host") or "",
         role="" if role == "default" else role,
     )
 

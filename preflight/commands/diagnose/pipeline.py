@@ -19,10 +19,10 @@ from preflight.commands.diagnose.attribution import (
     Names,
     Survival,
     attribute,
+    find_suspect,
     judge_survival,
     last_lines,
     member_order,
-    suspect,
 )
 from preflight.commands.diagnose.diagnosis import (
     Answer,
@@ -72,10 +72,10 @@ def diagnose(
     pointers: Callable[[Collection[str]], Mapping[str, Pointer]],
     *,
     version: str,
-    given: IO[bytes] | None = None,
+    stdin: IO[bytes] | None = None,
     progress: Progress = ignore,
 ) -> Diagnosis:
-    """Diagnose the logs in `paths`; `given` is the stream for `-`.
+    """Diagnose the logs in `paths`; `stdin` is the stream for `-`.
 
     Args:
         pointers: returns the rules and checks with the given ids; called only if needed. Unknown ids are left out.
@@ -99,7 +99,7 @@ def diagnose(
                 logs.append(Log(log.name, member, size_bytes, 0, problem=side_problem))
             continue
         if remaining > 0 and time.thread_time() - began < MAX_SECONDS_OF_ALL:
-            scanned, read_problem = _read(log, table, finder, member, given)
+            scanned, read_problem = _read(log, table, finder, member, stdin)
         else:
             problem = f"was not read: earlier logs reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"
             scanned = Scanner(table, finder, log.name, member).read(iter(()))
@@ -130,10 +130,10 @@ def _hang_events(side_files: SideFiles, table: Table) -> tuple[Event, ...]:
 
 
 def _read(
-    log: LogFile, table: Table, finder: Finder, member: LogProcess, given: IO[bytes] | None
+    log: LogFile, table: Table, finder: Finder, member: LogProcess, stdin: IO[bytes] | None
 ) -> tuple[ScanResult, Log]:
     reading = ReadState()
-    scanned = Scanner(table, finder, log.name, member).read(chunks(log, given, reading))
+    scanned = Scanner(table, finder, log.name, member).read(chunks(log, stdin, reading))
     if scanned.is_binary and not reading.problem:
         reading.problem = "is binary data, not text"
     read_problem = Log(
@@ -184,7 +184,7 @@ def _answer(
         exit_code=_EXIT[answer],
         cause=causes[0] if causes else None,
         others=causes[1:_MAX_CAUSES],
-        suspect=suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
+        suspect=find_suspect(blamed.consequences, last_words) if answer is Answer.UNKNOWN else None,
         effects=effects,
         last_words=_last_errors(scans) if not causes and answer not in (Answer.COMPLETED, Answer.NO_RUN) else (),
         logs=tuple(logs),
@@ -284,7 +284,7 @@ def _last_errors(scans: Sequence[ScanResult]) -> tuple[Line, ...]:
 
 def _notes(scans: Sequence[ScanResult], logs: Sequence[Log], causes: Sequence[Group]) -> tuple[str, ...]:
     notes = [f"{log.path}: {log.problem}" for log in logs if log.problem]
-    zones = {event.moment.zoned for scanned in scans for event in scanned.events if event.moment is not None}
+    zones = {event.moment.is_utc for scanned in scans for event in scanned.events if event.moment is not None}
     if len(zones) == 2:
         notes.append("some timestamps have a time zone and others do not, so the two kinds were not compared")
     if len(causes) > 1 and not all(group.chosen.moment for group in causes[:2]):

@@ -27,11 +27,11 @@ from preflight.commands.diagnose.log_lines import (
     JoinedLine,
     Tagging,
     common_tagging,
-    digitless,
     looks_binary,
     merge_members,
     moment_in,
     pieces,
+    without_digits,
 )
 from preflight.plugins import registry
 
@@ -110,7 +110,7 @@ class Table:
             if text.needle in lower:
                 line = text.pattern.sub("", line)
                 lower = line.lower()
-        for row in self._likely_rows(digitless(lower.encode("utf-8", "replace"))):
+        for row in self._likely_rows(without_digits(lower.encode("utf-8", "replace"))):
             for needle in row.needles:
                 if needle in lower:
                     match = row.pattern.search(line)
@@ -152,7 +152,7 @@ class Table:
         return found
 
 
-def load_symptoms(own: Sequence[Path] = ()) -> Table:
+def load_symptoms(own_files: Sequence[Path] = ()) -> Table:
     """Return the rows of the user's files, followed by those of every pack.
 
     Raises:
@@ -170,7 +170,7 @@ def load_symptoms(own: Sequence[Path] = ()) -> Table:
         boilerplate.extend(table.boilerplate)
         evidence.extend(table.evidence)
 
-    for path in own:
+    for path in own_files:
         try:
             add(regular_file.read_text(path, _MAX_BYTES), str(path))
         except (OSError, UnicodeDecodeError) as error:
@@ -289,7 +289,7 @@ def _row(row: dict[str, Any], where: str) -> Row:
     )
     if not symptom.systems or not symptom.sources:
         raise ValueError(f"{where}: expected systems and sources")
-    shapes = tuple(digitless(needle.encode()) for needle in needles)
+    shapes = tuple(without_digits(needle.encode()) for needle in needles)
     return Row(symptom, needles, pattern, _texts(row, "lines", where), shapes)
 
 
@@ -421,34 +421,34 @@ class Scanner:
         for chunk in chunks:
             if chunk:
                 self._process_chunk(chunk)
-        found = self.found
-        found.ranks = self._blocks.ranks
-        found.errors = [self._clean_line(piece, number, None) for piece, number in self._errors]
-        found.progress = self._progress[0] if len(self._progress) == _PROGRESS_LINES else None
-        found.last_progress = self._progress[-1][0] if self._progress else 0
+        result = self.found
+        result.ranks = self._blocks.ranks
+        result.errors = [self._clean_line(piece, number, None) for piece, number in self._errors]
+        result.progress = self._progress[0] if len(self._progress) == _PROGRESS_LINES else None
+        result.last_progress = self._progress[-1][0] if self._progress else 0
         # The number of ordinary lines after each event is known only now.
-        found.events = [
-            replace(event, ordinary_after=max(0, found.lines - number - (self._searched - looked)))
-            for event, (looked, number) in zip(found.events, self._seen_lines, strict=True)
+        result.events = [
+            replace(event, ordinary_after=max(0, result.lines - number - (self._searched - looked)))
+            for event, (looked, number) in zip(result.events, self._seen_lines, strict=True)
         ]
         if self._secrets:
-            self._hide(found)
-        return found
+            self._hide(result)
+        return result
 
-    def _hide(self, found: ScanResult) -> None:
+    def _hide(self, result: ScanResult) -> None:
         """Hide a secret that one line revealed in all other lines."""
         secrets = sorted(self._secrets, key=len, reverse=True)
 
         def hidden(line: Line) -> Line:
             return replace(line, text=hide_secrets(line.text, secrets))
 
-        found.events = [
-            replace(event, line=hidden(event.line), frame=hide_secrets(event.frame, secrets)) for event in found.events
+        result.events = [
+            replace(event, line=hidden(event.line), frame=hide_secrets(event.frame, secrets)) for event in result.events
         ]
-        found.errors = [hidden(line) for line in found.errors]
-        found.last_line = hidden(found.last_line) if found.last_line is not None else None
-        found.completion = hidden(found.completion) if found.completion is not None else None
-        found.writers = {member: replace(word, line=hidden(word.line)) for member, word in found.writers.items()}
+        result.errors = [hidden(line) for line in result.errors]
+        result.last_line = hidden(result.last_line) if result.last_line is not None else None
+        result.completion = hidden(result.completion) if result.completion is not None else None
+        result.writers = {member: replace(word, line=hidden(word.line)) for member, word in result.writers.items()}
 
     def _remember_secrets(self, chunk: bytes, start: int, end: int) -> None:
         """Remember the secrets in a range of the file: an environment is often printed just before an error."""
@@ -626,18 +626,18 @@ def _find_member(symptom: Symptom, groups: Mapping[str, str], writer: LogProcess
     if symptom.subject is Subject.JOB:
         return LogProcess()
     host = groups.get("host", "")
-    stated = LogProcess(
+    process = LogProcess(
         rank=int(groups["rank"]) if "rank" in groups else None,
         local_rank=int(groups["local_rank"]) if "local_rank" in groups else None,
         host=host if is_hostname(host) and host != "localhost" else "",
         role=f"server {groups['index']}" if "index" in groups else "",
     )
     if symptom.subject is Subject.WRITER:
-        return merge_members(stated, writer)
-    stated = merge_members(stated, about)
+        return merge_members(process, writer)
+    process = merge_members(process, about)
     # A process that the writer's line mentions is on the same node, but is not the writer itself.
     return (
-        stated
-        if stated.rank is not None or stated.host or stated.role
-        else merge_members(stated, LogProcess(host=writer.host))
+        process
+        if process.rank is not None or process.host or process.role
+        else merge_members(process, LogProcess(host=writer.host))
     )

@@ -120,7 +120,7 @@ QUANTITIES = (
 class _Grouping:
     """The grouping and naming of the keys of one kind of chart."""
 
-    grouped: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
+    group_keys: Callable[[Sequence[Key], Iterable[Key]], Iterator[Group]]
     format_subject: Callable[[Key], str]
 
 
@@ -186,28 +186,40 @@ def _known_values(values: Mapping[Key, float | None]) -> dict[Key, float]:
     return {key: float(value) for key, value in values.items() if value is not None and value > 0}
 
 
-def _judge_series(quantity: _Quantity, was: _Series, now: _Series) -> Measured:
-    both = {key: (was.values[key], value) for key, value in now.values.items() if key in was.values}
-    missing, added = len(was.values) - len(both), len(now.values) - len(both)
+def _judge_series(quantity: _Quantity, was: _Series, later_series: _Series) -> Measured:
+    both = {key: (was.values[key], value) for key, value in later_series.values.items() if key in was.values}
+    missing, added = len(was.values) - len(both), len(later_series.values) - len(both)
     ratios = {
         key: earlier / later if quantity.more_is_better else later / earlier for key, (earlier, later) in both.items()
     }
     noise = noise_of(list(ratios.values()), quantity.limits)
     middle = statistics.median(ratios.values())
-    least = quantity.least_s / _SECONDS[now.unit] if now.unit in _SECONDS else 0.0
-    moved = {key for key, (earlier, later) in both.items() if abs(later - earlier) >= least}
-    of_fleet = {key for key in moved if ratios[key] > noise.allowed}
+    least = quantity.least_s / _SECONDS[later_series.unit] if later_series.unit in _SECONDS else 0.0
+    moved_keys = {key for key, (earlier, later) in both.items() if abs(later - earlier) >= least}
+    of_fleet = {key for key in moved_keys if ratios[key] > noise.allowed}
     worse: list[Regression] = []
     usual = 1.0
     if len(ratios) > 2 and len(of_fleet) >= _FLEET * len(ratios):
         # Report the loss that all share, and in addition those that lost more than the others.
-        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), now.grouping, both, ratios))
+        worse.append(_regression((f"all {len(ratios)}", (), sorted(of_fleet)), later_series.grouping, both, ratios))
         usual = middle
-    bad = {key for key in moved if ratios[key] > noise.allowed * usual}
-    worse.extend(_regression(group, now.grouping, both, ratios) for group in now.grouping.grouped(sorted(ratios), bad))
-    better = sum(1 / ratio > noise.allowed and key in moved for key, ratio in ratios.items())
+    bad = {key for key in moved_keys if ratios[key] > noise.allowed * usual}
+    worse.extend(
+        _regression(group, later_series.grouping, both, ratios)
+        for group in later_series.grouping.group_keys(sorted(ratios), bad)
+    )
+    better = sum(1 / ratio > noise.allowed and key in moved_keys for key, ratio in ratios.items())
     return Measured(
-        quantity.id, now.title, now.unit, len(both), missing, added, _round(middle), noise, tuple(worse), better
+        quantity.id,
+        later_series.title,
+        later_series.unit,
+        len(both),
+        missing,
+        added,
+        _round(middle),
+        noise,
+        tuple(worse),
+        better,
     )
 
 
@@ -225,11 +237,11 @@ def _regression(
     )
 
 
-def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_shape(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
     """Group pairs by the row, column or node that explains them."""
-    slow = set(bad)
+    slow = set(bad_keys)
     words = {"inbound": "to {}", "outbound": "from {}", "isolated": "from and to {}", "around": "around {}"}
-    cells = [Cell(*key, "way", None) for key in every]
+    cells = [Cell(*key, "way", None) for key in all_keys]
     for shape in shapes(cells, lambda cell: cell.pair in slow):
         keys = sorted({cell.pair for cell in shape.cells})
         if shape.kind == "pair":
@@ -241,9 +253,9 @@ def _group_by_shape(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]
             yield words[shape.kind].format(shape.node), shape.nodes, keys
 
 
-def _group_by_node(every: Sequence[Key], bad: Iterable[Key]) -> Iterator[Group]:
+def _group_by_node(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
     """Group ranks by their node."""
-    of_node = grouped((key[0], key) for key in sorted(bad))
+    of_node = grouped((key[0], key) for key in sorted(bad_keys))
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)
         where = f"{labels} on {node}" if node else labels
@@ -340,11 +352,11 @@ def compare(
     worse = slower or any(item.counts for item in appeared) or any(item.counts for item in changed)
     has_unknown = any(item.required for item in became_unknown) or any(item.move is NodeMove.SILENT for item in nodes)
     answer = _answer(
-        worse=worse, has_unknown=has_unknown, better=_better(gone, changed), appeared=appeared, measured=measured
+        worse=worse, has_unknown=has_unknown, better=_is_better(gone, changed), appeared=appeared, measured=measured
     )
     return Difference(
-        old=_side(old, names[0]),
-        new=_side(new, names[1]),
+        old=_summarize(old, names[0]),
+        new=_summarize(new, names[1]),
         answer=answer,
         exit_code=_exit_code(answer, allow_incomplete=allow_incomplete),
         fail_on=severity.value,
@@ -371,7 +383,7 @@ def _answer(
     return Answer.BETTER if better and not appeared and not any(m.worse for m in measured) else Answer.SAME
 
 
-def _better(gone: Iterable[GoneFinding], changed: Iterable[ChangedFinding]) -> bool:
+def _is_better(gone: Iterable[GoneFinding], changed: Iterable[ChangedFinding]) -> bool:
     return any(not item.unknown_because for item in gone) or any(
         item.after.severity.rank < item.before.severity.rank for item in changed
     )
@@ -383,7 +395,7 @@ def _exit_code(answer: Answer, *, allow_incomplete: bool) -> int:
     return ExitCode.INCOMPLETE if answer is Answer.UNKNOWN and not allow_incomplete else ExitCode.GO
 
 
-def _side(report: Report, name: str) -> ReportSummary:
+def _summarize(report: Report, name: str) -> ReportSummary:
     run = report.run
     return ReportSummary(
         name, run.verb, run.created, report.tool.version, report.verdict.value, len(report.nodes), len(report.findings)
@@ -552,7 +564,7 @@ def compare_findings(
         if not what:
             unchanged += 1
             continue
-        worse = id(after) in counted and _worse(before, after, id(before) in counted)
+        worse = id(after) in counted and _is_worse(before, after, id(before) in counted)
         counts = worse and after.severity.rank >= fail_on.rank
         unseen = after_it.unseen(before, {*before.nodes} - {*after.nodes})
         changed.append(ChangedFinding(before, after, what, worse, counts, unseen))
@@ -629,7 +641,7 @@ def _place(finding: Finding) -> tuple[str, int, int] | None:
     return (first.path, first.line, first.column) if first is not None else None
 
 
-def _worse(before: Finding, after: Finding, counted_before: bool) -> bool:
+def _is_worse(before: Finding, after: Finding, counted_before: bool) -> bool:
     more_severe = after.severity.rank > before.severity.rank
     return more_severe or not counted_before or bool({*after.nodes} - {*before.nodes})
 

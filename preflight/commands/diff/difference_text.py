@@ -40,34 +40,34 @@ def page(difference: Difference, style: Style) -> str:
     """Return the comparison as text, with ANSI colours if `style` requests them."""
     sheet = Sheet(style)
     if style.verbosity >= 0:
-        _sides(sheet, difference)
+        _print_sides(sheet, difference)
     for item in difference.appeared:
-        _finding(sheet, "new", item.finding)
+        _print_finding(sheet, "new", item.finding)
         if item.unseen_before:
             sheet.wrapped(f"it may not be new: {item.unseen_before}", indent=4)
     for change in difference.changed:
         if change.worse:
             _print_changed(sheet, "worse", change)
     for measured in difference.measured:
-        _worse(sheet, measured)
+        _print_regressions(sheet, measured)
     if style.verbosity >= 0:
-        _outcomes(sheet, "became unknown", difference.became_unknown)
+        _print_outcomes(sheet, "became unknown", difference.became_unknown)
         for gone in difference.gone:
             _print_gone(sheet, gone.finding, gone.unknown_because)
         for change in difference.changed:
             if not change.worse:
                 _print_changed(sheet, "changed", change)
-        _nodes(sheet, difference.nodes)
-        _drift(sheet, difference.drift)
-        _outcomes(sheet, "now known", difference.became_known)
-        _noise(sheet, difference.measured)
+        _print_nodes(sheet, difference.nodes)
+        _print_drift(sheet, difference.drift)
+        _print_outcomes(sheet, "now known", difference.became_known)
+        _print_noise(sheet, difference.measured)
         for note in difference.notes:
             sheet.note(note)
-    sheet.line(_last(difference))
+    sheet.line(_last_line(difference))
     return sheet.text()
 
 
-def _sides(sheet: Sheet, difference: Difference) -> None:
+def _print_sides(sheet: Sheet, difference: Difference) -> None:
     for label, side in (("old:  ", difference.old), ("new:  ", difference.new)):
         sheet.wrapped(_side(side), indent=0, label=label, style="bold")
     sheet.line()
@@ -78,7 +78,7 @@ def _side(side: ReportSummary) -> str:
     return f"{side.name}: {side.verb} of {side.created}, {side.verdict}, {count(side.findings, 'finding')}{nodes}"
 
 
-def _finding(sheet: Sheet, word: str, finding: Finding) -> None:
+def _print_finding(sheet: Sheet, word: str, finding: Finding) -> None:
     head = Text(f"{word:<8}", style="bold")
     head.append(finding.severity.value, style=_STYLES[finding.severity])
     head.append(f" {finding.id} {clean(finding.name)}", style="none")
@@ -97,14 +97,14 @@ def _location_text(finding: Finding) -> str:
 
 
 def _print_gone(sheet: Sheet, finding: Finding, unknown_because: str) -> None:
-    _finding(sheet, "gone?" if unknown_because else "fixed", finding)
+    _print_finding(sheet, "gone?" if unknown_because else "fixed", finding)
     if unknown_because:
         sheet.wrapped(f"not known to be fixed: {unknown_because}", indent=4)
 
 
 def _print_changed(sheet: Sheet, word: str, change: ChangedFinding) -> None:
     before, after = change.before, change.after
-    _finding(sheet, word, after)
+    _print_finding(sheet, word, after)
     for what in change.what:
         if what == "severity":
             sheet.wrapped(f"was {before.severity.value}, is {after.severity.value}", indent=4)
@@ -131,7 +131,7 @@ def _describe_move(sheet: Sheet, change: ChangedFinding) -> None:
         sheet.wrapped(f"not checked now: {fold_nodes(change.unseen)}", indent=4)
 
 
-def _worse(sheet: Sheet, measured: Measured) -> None:
+def _print_regressions(sheet: Sheet, measured: Measured) -> None:
     for item in measured.worse:
         head = Text("slower  ", style="bold")
         head.append(measured.title, style=_STYLES[Severity.WARNING])
@@ -144,7 +144,7 @@ def _worse(sheet: Sheet, measured: Measured) -> None:
         sheet.wrapped(parts, indent=4)
 
 
-def _outcomes(sheet: Sheet, word: str, changes: Sequence[OutcomeChange]) -> None:
+def _print_outcomes(sheet: Sheet, word: str, changes: Sequence[OutcomeChange]) -> None:
     shown = changes if sheet.style.verbosity > 0 else [change for change in changes if change.required] or changes[:3]
     for change in shown:
         needed = " (required)" if change.required and word != "now known" else ""
@@ -154,7 +154,7 @@ def _outcomes(sheet: Sheet, word: str, changes: Sequence[OutcomeChange]) -> None
         sheet.wrapped(f"{word}: {len(changes) - len(shown)} more (-v lists them)", indent=0)
 
 
-def _nodes(sheet: Sheet, changes: Sequence[NodeChange]) -> None:
+def _print_nodes(sheet: Sheet, changes: Sequence[NodeChange]) -> None:
     groups = grouped(((change.move, change.reason), change.node) for change in changes)
     for (move, reason), nodes in groups.items():
         which = f"node{'' if len(nodes) == 1 else 's'} {fold_nodes(nodes)}"
@@ -162,7 +162,7 @@ def _nodes(sheet: Sheet, changes: Sequence[NodeChange]) -> None:
         sheet.wrapped(f"{which}: {words}{f': {reason}' if reason else ''}", indent=0, hanging=2)
 
 
-def _drift(sheet: Sheet, drift: Sequence[Drift]) -> None:
+def _print_drift(sheet: Sheet, drift: Sequence[Drift]) -> None:
     shown = drift if sheet.style.verbosity > 0 else drift[:_MAX_DRIFT_ROWS]
     for item in shown:
         where = f" on {fold_nodes(item.subjects)}" if item.subjects else ""
@@ -172,7 +172,7 @@ def _drift(sheet: Sheet, drift: Sequence[Drift]) -> None:
         sheet.wrapped(f"drift: {len(drift) - len(shown)} more (-v lists them)", indent=0)
 
 
-def _noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
+def _print_noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
     for item in _worth_showing(measured, sheet.style.verbosity):
         left = f", {item.missing} only in the older report" if item.missing else ""
         added = f", {item.added} only in the newer one" if item.added else ""
@@ -199,7 +199,7 @@ def _format_change(factor: float) -> str:
     return f"{factor - 1:.0%} {direction}" if round(factor, 2) > 1 else "nothing"
 
 
-def _last(difference: Difference) -> Text:
+def _last_line(difference: Difference) -> Text:
     words = {
         Answer.WORSE: ("WORSE", "bold red"),
         Answer.UNKNOWN: ("INCOMPLETE", "bold yellow"),

@@ -202,7 +202,7 @@ def _is_confirmed(compared: Compared, series: Series, node: str, change: float, 
 
 
 def outliers(
-    compared: Compared, groups: Mapping[str, Sequence[str]], told: set[str]
+    compared: Compared, groups: Mapping[str, Sequence[str]], explained: set[str]
 ) -> Iterator[tuple[str, float, float]]:
     """Yield nodes that were always worse than their peers: the node, its level, and the deviation of its peers."""
     for name, nodes in groups.items():
@@ -218,7 +218,7 @@ def outliers(
         least = 2 * compared.least(median(usual))
         for node, level in levels.items():
             away = level - centre
-            if node in told or not compared.is_worse(away) or abs(away) < max(least, OUTLIER * deviation):
+            if node in explained or not compared.is_worse(away) or abs(away) < max(least, OUTLIER * deviation):
                 continue
             if abs(away) < 3 * spread(values_of[node]):
                 continue
@@ -312,7 +312,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
     return Effect(update, series.quantity, change, tuple(sorted(changes)))
 
 
-def _strongest(effects: Sequence[Effect]) -> list[Effect]:
+def _without_side_effects(effects: Sequence[Effect]) -> list[Effect]:
     """Return the effects without side effects: of two updates on mostly the same nodes, the one with the smaller effect
     is left out.
     """
@@ -332,10 +332,12 @@ def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> 
     return median(after) / median(before) - 1 if is_ratio else median(after) - median(before)
 
 
-def whole_group(compared: Compared, told: set[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield the groups (except `told`) whose common value got worse in one step, compared with the other groups."""
+def worsened_groups(compared: Compared, explained: set[str]) -> Iterator[tuple[str, int, float]]:
+    """Yield the groups (except `explained`) whose common value got worse in one step, compared with the other
+    groups.
+    """
     for name, values in compared.common.items():
-        if name in told:
+        if name in explained:
             continue
         others = [other for key, other in compared.common.items() if key != name]
         points = []
@@ -378,14 +380,14 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         if quantity.kind != "gauge" or quantity.better == "none":
             continue
         compared = compare(series, groups)
-        found = _strongest(
+        found = _without_side_effects(
             [effect for item in updates if (effect := effect_of(item, series, compared, updates)) is not None]
         )
         effects += found
         explained = {node for effect in found for node in effect.nodes}
         of_nodes = [item for item in worse_nodes(compared, series, groups) if item.node not in explained]
         worse += of_nodes
-        for name, run, change in whole_group(compared, {effect.update.group for effect in found}):
+        for name, run, change in worsened_groups(compared, {effect.update.group for effect in found}):
             what = f"all nodes with {name}" if name else "all nodes"
             amount = _amount(quantity, change, compared.is_ratio)
             message = f"{what} got worse in one step, and none of their known properties changed: {amount}"
@@ -442,20 +444,20 @@ def _worse_stories(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
         same = [
             group
             for group in shared
-            if abs(_when(group) - _when(first)) <= 2 * SAME_RUN + 1
+            if abs(_middle_run(group) - _middle_run(first)) <= 2 * SAME_RUN + 1
             and overlap((i.node for i in group), (i.node for i in first)) >= 0.5
         ]
         shared = [group for group in shared if group not in same]
         yield _shared_step_story(past, same)
         # The same nodes may have changes of their own that only follow from the shared step.
         nodes = {item.node for group in same for item in group}
-        left = [item for item in left if item.node not in nodes or not item.fits(_when(first))]
+        left = [item for item in left if item.node not in nodes or not item.fits(_middle_run(first))]
     by_node = grouped((item.node, item) for item in left)
     for node in sorted(by_node):
         yield _node_story(past, node, by_node[node])
 
 
-def _when(group: Sequence[Worse]) -> int:
+def _middle_run(group: Sequence[Worse]) -> int:
     return sorted(item.since for item in group)[len(group) // 2]
 
 
@@ -468,7 +470,7 @@ def _shared_step_story(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
     message = f"got worse in the same run, and equal nodes did not: {join_words(parts)}; look for what they share"
     names = tuple(group[0].quantity.name for group in groups)
     change = median(item.change for item in groups[0])
-    return Story("shared-step", nodes, names, past.time_of(_when(groups[0])), change, message, "")
+    return Story("shared-step", nodes, names, past.time_of(_middle_run(groups[0])), change, message, "")
 
 
 def _node_story(past: Past, node: str, worse: Sequence[Worse]) -> Story:
@@ -603,7 +605,7 @@ class Account:
     schema_version: int = SCHEMA_VERSION
 
     @property
-    def blamed(self) -> tuple[str, ...]:
+    def blamed_nodes(self) -> tuple[str, ...]:
         """Return the nodes to leave out of a job: those with a story that no other node shares."""
         own = {node for story in self.stories if story.kind in _OF_ONE for node in story.nodes}
         return tuple(item.node for item in self.nodes if item.node in own)

@@ -241,21 +241,21 @@ class ReadOnlyHistory:
         from alembic.migration import MigrationContext
         from sqlalchemy import inspect
 
-        found = MigrationContext.configure(connection).get_current_revision()
-        if found == self.newest:
+        revision = MigrationContext.configure(connection).get_current_revision()
+        if revision == self.newest:
             return True
-        if found is None:
+        if revision is None:
             if not inspect(connection).get_table_names():
                 return False
             raise HistoryUnavailable("unreadable", f"{self.label} is not a history of preflight: it has other tables")
-        if found in _known_revisions():
+        if revision in _known_revisions():
             raise HistoryUnavailable(
                 "older",
-                f"{self.label} was written by an older preflight (schema {found}, expected {self.newest}); run once: "
-                f"preflight history --history {self.label}",
+                f"{self.label} was written by an older preflight (schema {revision}, expected {self.newest}); run "
+                f"once: preflight history --history {self.label}",
             )
         raise HistoryUnavailable(
-            "newer", f"{self.label} was written by a newer preflight (schema {found}); update this one"
+            "newer", f"{self.label} was written by a newer preflight (schema {revision}); update this one"
         )
 
 

@@ -200,7 +200,7 @@ def _add_measurements(
                 "quantity_id": quantities[item.quantity.name],
                 "node_ids": _json_lists(node_id[node] for node in item.nodes),
                 "peer_ids": _json_lists(node_id[node] for node in item.peers),
-                "value_list": _json_lists(map(_shortest, item.values)),
+                "value_list": _json_lists(map(_shortest_number, item.values)),
             }
             for item in measured
         ],
@@ -211,7 +211,7 @@ def _json_lists(values: Iterable[float]) -> str:
     return json.dumps(list(values), separators=(",", ":"))
 
 
-def _shortest(value: float) -> float:
+def _shortest_number(value: float) -> float:
     """Return a count as an integer, and any other value with no more digits than a measurement has."""
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else float(f"{value:.7g}")
 
@@ -448,7 +448,7 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
     from preflight.commands.history.database import NODE_RUNS, OUTCOMES
 
     silent = select(NODE_RUNS.c.run_id, NODE_RUNS.c.node_id, NODE_RUNS.c.problem).where(NODE_RUNS.c.problem != "")
-    found = [
+    failures = [
         Failure(place[run], names[node], "", "", problem)
         for run, node, problem in connection.execute(_restrict_to_runs(silent, NODE_RUNS.c.run_id, place))
         if run in place
@@ -459,12 +459,12 @@ def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[i
         .join(NODE_RUNS, same)
         .where(OUTCOMES.c.status == "fail", NODE_RUNS.c.state == "failing")
     )
-    found += [
+    failures += [
         Failure(place[run], names[node], *texts)
         for run, node, *texts in connection.execute(_restrict_to_runs(faults, OUTCOMES.c.run_id, place))
         if run in place
     ]
-    return tuple(sorted(found, key=lambda item: (item.run, item.node, item.rule, item.message)))
+    return tuple(sorted(failures, key=lambda item: (item.run, item.node, item.rule, item.message)))
 
 
 def measured_in(

@@ -45,7 +45,7 @@ def noise(values: Sequence[float]) -> float:
     return deviation_from(0.0, steps) / math.sqrt(2) if steps else 0.0
 
 
-def tail(count: int, of: int, chance: float) -> float:
+def tail_probability(count: int, of: int, chance: float) -> float:
     """Return the probability of at least `count` successes in `of` trials, if each succeeds with probability
     `chance`.
     """
@@ -107,19 +107,19 @@ def step_error(values: Sequence[float], at: int) -> float:
     return sum(abs(value - middle) for side in sides for middle in (median(side),) for value in side)
 
 
-def shape_of(values: Sequence[float], *, least: int = 3) -> Shape:
+def shape_of(values: Sequence[float], *, least_nodes: int = 3) -> Shape:
     """Return the step, or the start of a slope, that fits a series best by the sum of absolute deviations.
 
     A slow change is modelled as a level followed by a slope to the end. Needs at least `2 * least` values.
     """
     count = len(values)
-    best_step, best_ramp = (math.inf, least, 0.0, 0.0), (math.inf, 0, 0.0, 0.0)
-    for at in range(least, count - least + 1):
+    best_step, best_ramp = (math.inf, least_nodes, 0.0, 0.0), (math.inf, 0, 0.0, 0.0)
+    for at in range(least_nodes, count - least_nodes + 1):
         error = step_error(values, at)
         if error < best_step[0]:
             best_step = (error, at, median(values[:at]), median(values[at:]))
-    for at in range(count - 2 * least + 1):
-        before = median(values[: max(at, least)])
+    for at in range(count - 2 * least_nodes + 1):
+        before = median(values[: max(at, least_nodes)])
         rest = [(place + 0.5, value) for place, value in enumerate(values[at:])]
         # Near its start a slope is lost in the noise; the later half of its points determines its steepness.
         slope = median([(value - before) / place for place, value in rest[len(rest) // 2 :]])
@@ -230,7 +230,7 @@ def own_failures(past: Past) -> dict[str, list[Failure]]:
 
 def health_of(past: Past, own: Mapping[str, Sequence[Failure]]) -> dict[str, Health]:
     """Return the health of every node by name."""
-    found = {}
+    health_by_node = {}
     for node, states in past.states.items():
         examined = [run for run, state in enumerate(states) if state is not None]
         failed = {item.run for item in own.get(node, ())}
@@ -246,7 +246,7 @@ def health_of(past: Past, own: Mapping[str, Sequence[Failure]]) -> dict[str, Hea
             if states[run] != "passing":
                 break
             since = run
-        found[node] = Health(
+        health_by_node[node] = Health(
             node,
             states[examined[-1]] or "",
             len(examined),
@@ -255,7 +255,7 @@ def health_of(past: Past, own: Mapping[str, Sequence[Failure]]) -> dict[str, Hea
             since,
             _between(past, examined, failed, stretches),
         )
-    return found
+    return health_by_node
 
 
 def _between(past: Past, examined: Sequence[int], failed: set[int], stretches: int) -> float | None:
@@ -297,7 +297,7 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
 
 def _failed_runs(past: Past, health: Health) -> tuple[int, ...]:
     """Return the latest runs in which a node failed by itself, without a passing run in between."""
-    found: list[int] = []
+    failed_runs: list[int] = []
     failed = set(health.failed_in)
     for run in reversed(range(len(past.runs))):
         state = past.states[health.node][run]
@@ -305,27 +305,27 @@ def _failed_runs(past: Past, health: Health) -> tuple[int, ...]:
             continue
         if run not in failed:
             break
-        found.append(run)
-    return tuple(reversed(found))
+        failed_runs.append(run)
+    return tuple(reversed(failed_runs))
 
 
 def _repeat_failures(health: Mapping[str, Health]) -> list[str]:
     """Return the nodes that fail more often than chance allows, at the rate of the nodes not found so far."""
-    found: set[str] = set()
+    nodes: set[str] = set()
     for _ in range(4):
-        others = [item for node, item in health.items() if node not in found]
+        others = [item for node, item in health.items() if node not in nodes]
         runs = sum(item.runs for item in others)
         # At least one failure is assumed, so that the first failure of a perfect fleet does not count as proof.
         rate = (sum(item.failures for item in others) + 1) / (runs + 1)
-        before = set(found)
+        before = set(nodes)
         for node, item in health.items():
             if item.failures < max(MIN_STRETCHES, FACTOR * rate * item.runs):
                 continue
-            if tail(item.failures, item.runs, rate) * len(health) < DOUBT:
-                found.add(node)
-        if found == before:
+            if tail_probability(item.failures, item.runs, rate) * len(health) < DOUBT:
+                nodes.add(node)
+        if nodes == before:
             break
-    return sorted(found)
+    return sorted(nodes)
 
 
 def _group_by_runs(runs_of: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, ...]]:
@@ -363,21 +363,23 @@ def growth_of(values: Sequence[float | None]) -> Growth:
 def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterator[Story]:
     """Yield one story per node with growing counters."""
     counters = [series for series in past.series.values() if series.quantity.kind == "counter"]
-    found = grouped(
+    counters_by_node = grouped(
         (node, (series.quantity, total, since, runs))
         for series in counters
         for nodes in groups.values()
-        for node, total, since, runs in _growing(series, nodes, len(past.runs))
+        for node, total, since, runs in _growing_nodes(series, nodes, len(past.runs))
     )
-    for node in sorted(found):
-        parts = [f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in found[node]]
-        names = tuple(quantity.name for quantity, _, _, _ in found[node])
-        since = past.time_of(min(item[2] for item in found[node]))
+    for node in sorted(counters_by_node):
+        parts = [
+            f"{quantity.title}: {total:.0f} more in {runs} runs" for quantity, total, _, runs in counters_by_node[node]
+        ]
+        names = tuple(quantity.name for quantity, _, _, _ in counters_by_node[node])
+        since = past.time_of(min(item[2] for item in counters_by_node[node]))
         message = f"counts grow, unlike those of equal nodes: {join_words(parts)}"
-        yield Story("counter", (node,), names, since, found[node][0][1], message, "")
+        yield Story("counter", (node,), names, since, counters_by_node[node][0][1], message, "")
 
 
-def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:
+def _growing_nodes(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[str, float, int, int]]:
     """Yield each node with growing counters: its growth in unusual runs, the first of these runs, and their number."""
     growth = {node: growth_of(series.values[node]) for node in nodes if node in series.values}
     growth = {node: rows for node, rows in growth.items() if rows}
@@ -399,7 +401,10 @@ def _growing(series: Series, nodes: Sequence[str], runs: int) -> Iterator[tuple[
         much = others[min(len(others) - 1, int(_MUCH * len(others)))] if others else 0.0
         # Few peers do not show how much healthy nodes differ.
         least = GROWTH_FACTOR * much if len(others) >= _MANY else _FEW_FACTOR * max(much, _FEW_LEAST)
-        if totals[node] < least or tail(len(rows), len(growth[node]), limits[node][1]) * len(growth) >= DOUBT:
+        if (
+            totals[node] < least
+            or tail_probability(len(rows), len(growth[node]), limits[node][1]) * len(growth) >= DOUBT
+        ):
             continue
         if rows[-1][0] < runs * (1 - _STOPPED):
             continue

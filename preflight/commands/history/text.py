@@ -25,16 +25,16 @@ def page(account: Account, style: Style) -> str:
         sheet.wrapped(f"{period}{size} ({account.database})", indent=0, label="history: ", style="bold")
         sheet.line()
     for story in account.stories:
-        _story(sheet, story)
+        _print_story(sheet, story)
     if style.verbosity >= 0:
-        _changes(sheet, account, style)
+        _print_changes(sheet, account, style)
     if style.verbosity > 0:
-        _nodes(sheet, account)
-    sheet.line(_last(account))
+        _print_nodes(sheet, account)
+    sheet.line(_last_line(account))
     return sheet.text()
 
 
-def _story(sheet: Sheet, story: Story) -> None:
+def _print_story(sheet: Sheet, story: Story) -> None:
     kind = Text(f"{story.kind} ", style="bold red" if story.kind in _SEVERE else "bold yellow")
     nodes = fold_nodes(story.nodes)
     number = f" ({len(story.nodes)} nodes)" if len(story.nodes) > 1 else ""
@@ -44,7 +44,7 @@ def _story(sheet: Sheet, story: Story) -> None:
     sheet.wrapped(f"{when} {story.since[:10]}" + (f"; {story.forecast}" if story.forecast else ""))
 
 
-def _changes(sheet: Sheet, account: Account, style: Style) -> None:
+def _print_changes(sheet: Sheet, account: Account, style: Style) -> None:
     shown = account.changes if style.verbosity > 0 else account.changes[-_MAX_CHANGES:]
     if shown:
         sheet.line()
@@ -55,7 +55,7 @@ def _changes(sheet: Sheet, account: Account, style: Style) -> None:
         sheet.line(f"{count(len(account.changes) - len(shown), 'earlier change')} not shown; -v lists all")
 
 
-def _nodes(sheet: Sheet, account: Account) -> None:
+def _print_nodes(sheet: Sheet, account: Account) -> None:
     failed = [node for node in account.nodes if node.failures or node.state != "passing"]
     if failed:
         sheet.line()
@@ -77,7 +77,7 @@ def _node_summary(node: NodeAccount) -> str:
     return ", ".join(words)
 
 
-def _last(account: Account) -> str:
+def _last_line(account: Account) -> str:
     if not account.runs:
         return "preflight: no runs are stored for these nodes"
     if not account.stories:

@@ -68,14 +68,14 @@ def _single_process_row(job: Job, launch: Launch) -> RankRow | None:
         if index is not None and not host:
             host = _host_at(addresses, index)
         return RankRow(named, "", host, "of unknown index" if index is None else str(index), "")
-    if _spawns(job, launch):
+    if _spawns_all_ranks(job, launch):
         return None
     rank = known_number(job.value("rank", launch.scope))
     world = known_number(job.value("world_size", launch.scope))
     return RankRow("rank", "", "", f"{rank} of {world}", "") if rank is not None and world is not None else None
 
 
-def _spawns(job: Job, launch: Launch) -> bool:
+def _spawns_all_ranks(job: Job, launch: Launch) -> bool:
     """Return whether the program is started once and starts all ranks itself."""
     return launch.launcher == "python" and any(
         claim.source == "derived"
@@ -150,7 +150,7 @@ def _node_rows(job: Job, launch: Launch) -> Iterator[RankRow]:
         yield from _rows_of_hosts(job, launch, hosts, _distribute(slots, tasks))
     elif slots and (each is None or world == sum(slots)):
         yield from _rows_of_hosts(job, launch, hosts, slots)
-    elif world and _spawns(job, launch):
+    elif world and _spawns_all_ranks(job, launch):
         if job.value_claims("ray_workers", launch.scope):
             # Ray decides on which node each rank runs.
             yield RankRow("rank", "", "", span(0, world), "")
@@ -300,7 +300,7 @@ _ELASTIC = ("torchrun", "torch.distributed.launch", "accelerate")
 def plan_of(
     jobs: Sequence[Job],
     *,
-    given: Mapping[str, str] | None = None,
+    given_values: Mapping[str, str] | None = None,
     assumed: Mapping[str, str] | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Plan:
@@ -313,7 +313,7 @@ def plan_of(
         price_per_gpu_hour: in the user's currency.
     """
     made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
-    return Plan(__version__, made, _assignments(given or {}), _assignments(assumed or {}))
+    return Plan(__version__, made, _assignments(given_values or {}), _assignments(assumed or {}))
 
 
 def _assignments(variables: Mapping[str, str]) -> tuple[str, ...]:
@@ -363,7 +363,7 @@ def _launch_plan(job: Job, launch: Launch) -> LaunchPlan:
         interfaces=tuple(one for one in variables if one.name in _INTERFACES),
         paths=tuple(found for name in _PATHS if (found := setting_of(job, launch, name)) is not None),
         servers=_servers(job, launch),
-        open=tuple(_open([claim for name in _DECISIVE for claim in job.value_claims(name, scope)])),
+        open=tuple(_open_quantities([claim for name in _DECISIVE for claim in job.value_claims(name, scope)])),
     )
 
 
@@ -422,8 +422,8 @@ def _single_node_setting(job: Job, launch: Launch, quantity: str) -> Setting | N
     return Setting(quantity, format_value(value), isinstance(value, Known), chosen[0].spelling, _place(chosen[0]))
 
 
-def _settings(job: Job, launch: Launch, wanted: Callable[[str], bool]) -> Iterator[Setting]:
-    for name in sorted({claim.quantity for claim in job.claims if wanted(claim.quantity)}):
+def _settings(job: Job, launch: Launch, is_wanted: Callable[[str], bool]) -> Iterator[Setting]:
+    for name in sorted({claim.quantity for claim in job.claims if is_wanted(claim.quantity)}):
         found = setting_of(job, launch, name)
         if found is not None:
             yield found
@@ -567,7 +567,7 @@ def _servers(job: Job, launch: Launch) -> str:
     return f"{total / count / 2**20:.1f} MiB on each of {count} ({total} B of 32-bit values)" if total else ""
 
 
-def _open(claims: Sequence[Claim]) -> Iterator[OpenQuantity]:
+def _open_quantities(claims: Sequence[Claim]) -> Iterator[OpenQuantity]:
     met: set[tuple[str, Place]] = set()
     for claim in claims:
         value = claim.value

@@ -16,7 +16,7 @@ from preflight._util.sanitize import clean
 from preflight.analysis.model_size import format_gibibytes
 from preflight.commands.plan.job_plan import JobPlan, LaunchPlan, MemoryPart, Place, Plan, ResourceRequest, Setting
 from preflight.reporters.base import Style
-from preflight.reporters.html.page import rendered, text_templates
+from preflight.reporters.html.page import render_template, text_templates
 from preflight.reporters.text.full_report import Sheet
 from preflight.reporters.text.groups import count
 
@@ -325,7 +325,7 @@ def html(plan: Plan) -> bytes:
         JobView(job, summary_of(job), request_of(job.request), tuple(_view(launch) for launch in job.launches))
         for job in plan.jobs
     ]
-    return rendered("plan.html", plan=plan, jobs=jobs)
+    return render_template("plan.html", plan=plan, jobs=jobs)
 
 
 def _view(launch: LaunchPlan) -> LaunchView:

@@ -94,7 +94,7 @@ class KubernetesBridgeServer(BridgeServer):
         """Return the pods that match a label selector or belong to a job; without either, all pods of the namespace."""
         options = {"label_selector": selector} if selector else {}
         pods = self._pages(f"list pods in {namespace}", self._core().list_namespaced_pod, namespace, **options)
-        return [pod_facts(pod) for pod in pods if not job or _belongs(pod, job)]
+        return [pod_facts(pod) for pod in pods if not job or _belongs_to(pod, job)]
 
     def do_own(self, namespace: str) -> list[str]:
         """Return the names of the jobs that our own pod belongs to; empty if this process is not in a pod."""
@@ -123,7 +123,7 @@ class KubernetesBridgeServer(BridgeServer):
 
     def do_taken(self) -> list[tuple[str, dict[str, str]]]:
         """Return the resource requests of all running pods, each with its node."""
-        found: list[tuple[str, dict[str, str]]] = []
+        requests: list[tuple[str, dict[str, str]]] = []
         running = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="
         pods = self._pages(
             "list pods of all namespaces", self._core().list_pod_for_all_namespaces, field_selector=running
@@ -135,8 +135,8 @@ class KubernetesBridgeServer(BridgeServer):
             for container in spec.get("containers") or []:
                 resources = container.get("resources") or {}
                 wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-                found.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
-        return found
+                requests.append((spec.get("nodeName", ""), {key: str(value) for key, value in wanted.items()}))
+        return requests
 
     def do_nodes(self) -> list[dict[str, Any]]:
         """Return every node of the cluster: resources, labels and conditions."""
@@ -309,7 +309,7 @@ def _own_namespace() -> str:
         return ""
 
 
-def _belongs(pod: dict[str, Any], job: str) -> bool:
+def _belongs_to(pod: dict[str, Any], job: str) -> bool:
     metadata = pod.get("metadata") or {}
     labels, owners = metadata.get("labels") or {}, metadata.get("ownerReferences") or []
     return any(labels.get(key) == job for key in JOB_LABELS) or any(owner.get("name") == job for owner in owners)
@@ -412,7 +412,7 @@ def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool
     if container and container not in names:
         return "missing", "the pod has no container {!r}; it has {}".format(container, ", ".join(names)), True
     if pod["phase"] in ("Succeeded", "Failed"):
-        value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _ended(pod)
+        value = " ".join(filter(None, (pod["reason"], pod["message"]))) or _has_ended(pod)
         return "unreachable", "the pod has ended ({}){}".format(pod["phase"], ": " + value if value else ""), True
     chosen = next(each for each in pod["containers"] if each["name"] == (container or main_container(pod)))
     waiting = chosen["state"].get("waiting") or {}
@@ -434,7 +434,7 @@ def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool
     return "timeout", "the pod is {}{}: {}".format(pod["phase"], on, value), False
 
 
-def _ended(pod: dict[str, Any]) -> str:
+def _has_ended(pod: dict[str, Any]) -> str:
     for each in pod["containers"]:
         ended = each["state"].get("terminated")
         if ended:

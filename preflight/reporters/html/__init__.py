@@ -14,9 +14,9 @@ class HtmlReporter:
     def render(self, report: Report, style: Style) -> bytes:
         """Render the page in UTF-8; `style` is ignored."""
         # Imported here so that other formats do not load the template engine.
-        from preflight.reporters.html.page import page_of, written
+        from preflight.reporters.html.page import page_bytes, page_of
 
-        return written(page_of(report))
+        return page_bytes(page_of(report))
 
 
 REPORTER = HtmlReporter()

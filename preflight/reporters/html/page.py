@@ -132,7 +132,7 @@ def _faulty_job(report: Report) -> str:
 def _run_facts(report: Report) -> list[Fact]:
     """Return what was checked, how and when, so that the page is not mistaken for the report of another job."""
     run = report.run
-    found = [Fact("Job", _job(report)), Fact("Options", f"preflight {run.verb}")]
+    run_facts = [Fact("Job", _job(report)), Fact("Options", f"preflight {run.verb}")]
     if report.nodes:
         answered = tuple(record.node.name for record in report.nodes if not record.problem)
         silent = tuple(record.node.name for record in report.nodes if record.problem)
@@ -140,34 +140,34 @@ def _run_facts(report: Report) -> list[Fact]:
         text = f"{len(answered):,} of {len(report.nodes):,} answered{over}"
         if silent:
             text += f"; silent: {fold_nodes(silent)}"
-        found.append(Fact("Nodes", text))
+        run_facts.append(Fact("Nodes", text))
     if run.origin is not None:
         because = f"; {run.executor} because {run.origin.because}" if run.origin.because else ""
-        found.append(Fact("Nodes from", run.origin.problem or f"{run.origin.words}{because}"))
+        run_facts.append(Fact("Nodes from", run.origin.problem or f"{run.origin.words}{because}"))
     if run.context:
-        found.append(Fact("Ranks run in", run.context))
-    found.append(Fact("Files", f"{count(len(report.inputs), 'file')} in {count(len(report.jobs), 'job')}"))
+        run_facts.append(Fact("Ranks run in", run.context))
+    run_facts.append(Fact("Files", f"{count(len(report.inputs), 'file')} in {count(len(report.jobs), 'job')}"))
     if run.created:
-        found.append(Fact("Recorded", run.created.replace("T", " ").replace("+00:00", " UTC")))
-    return found
+        run_facts.append(Fact("Recorded", run.created.replace("T", " ").replace("+00:00", " UTC")))
+    return run_facts
 
 
 def _notes(report: Report) -> list[str]:
     """Return what a reader should know about the basis of the verdict."""
-    found = list(report.run.origin.notes) if report.run.origin is not None else []
+    notes = list(report.run.origin.notes) if report.run.origin is not None else []
     if report.inputs and not report.findings and not any(job.launches for job in report.jobs):
-        found.append(
+        notes.append(
             "These files contain no known launch command, so there was little to check; add the script that starts the "
             "ranks (torchrun, srun, mpirun, deepspeed, accelerate ...)."
         )
     faulty = {place.path for finding in report.findings for place in finding.locations}
     for job in report.jobs:
         if job.probable and any(file.path in faulty for file in job.files):
-            found.append(
+            notes.append(
                 f"{job.name} were combined into one job by a guess, so contradictions between them are warnings; pass "
                 "the files together to check them as one job."
             )
-    return found
+    return notes
 
 
 _WORDS = {
@@ -208,21 +208,21 @@ def verdict_view(report: Report) -> VerdictView:
 
 
 def _warnings(report: Report) -> list[str]:
-    found = []
+    warnings = []
     fault = report.run.smoke_options.injected_fault
     if fault is not None:
-        found.append(
+        warnings.append(
             f"Fault injected ({fault.option_text}): the options of this run requested it. The report shows how and "
             "how soon the fault is found; it is not a verdict about the nodes."
         )
-        found.extend(
+        warnings.extend(
             outcome.subject
             for outcome in report.outcomes
             if outcome.status is Status.PASS and outcome.subject.startswith("injected fault: ")
         )
     if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
-        found.append("The run was interrupted, so this report is not complete.")
-    return found
+        warnings.append("The run was interrupted, so this report is not complete.")
+    return warnings
 
 
 def _counts(report: Report) -> str:
@@ -262,11 +262,11 @@ def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
     return tuple(steps), sum(map(len, stopping.values())) - sum(map(len, chosen))
 
 
-def _step(same: Sequence[Finding]) -> Step:
-    first = same[0]
+def _step(findings: Sequence[Finding]) -> Step:
+    first = findings[0]
     where = f"{first.locations[0].path}:{first.locations[0].line}" if first.locations else ""
     return Step(
-        first.message, first.remedy, first_commands(first), anchor_of(first), same_count=len(same) - 1, where=where
+        first.message, first.remedy, first_commands(first), anchor_of(first), same_count=len(findings) - 1, where=where
     )
 
 
@@ -295,12 +295,12 @@ _OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]{0,30}")
 _STYLE, _SCRIPT = "report.css", "report.js"
 
 
-def written(page: Page) -> bytes:
+def page_bytes(page: Page) -> bytes:
     """Return the page as the bytes of one UTF-8 file."""
-    return rendered("page.html", page=page)
+    return render_template("page.html", page=page)
 
 
-def rendered(template: str, **values: Any) -> bytes:
+def render_template(template: str, **values: Any) -> bytes:
     """Render a template with our style, script and policy, as UTF-8."""
     style, script = static_text(_STYLE), static_text(_SCRIPT)
     # Our own files: the only content that is not escaped.

@@ -348,13 +348,13 @@ def _row(
     record: NodeRecord,
     nodes: Sequence[NodeRecord],
     states: dict[str, str],
-    found: dict[str, list[str]],
+    marked: dict[str, list[str]],
     added: dict[str, tuple[Cell, ...]],
     width: int,
 ) -> Row:
     name = record.node.name
     state = states.get(name, "fit")
-    cells = [Cell(state, odd=state == "not fit"), Cell(", ".join(found.get(name, ())))]
+    cells = [Cell(state, odd=state == "not fit"), Cell(", ".join(marked.get(name, ())))]
     cells.append(Cell(record.problem or "answered", odd=bool(record.problem)))
     if _pythons_differ(nodes):
         cells.append(Cell(record.python or None))

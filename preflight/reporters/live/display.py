@@ -67,7 +67,7 @@ class Stage:
         return TITLES.get(self.name, self.name)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Return whether the stage has ended."""
         return self.took_s is not None or bool(self.skipped)
 
@@ -81,7 +81,7 @@ class Stage:
             return _count_members(tuple(self.all_members)) if self.all_members else ""
         if self.nodes:
             return f"{max(0, self.nodes - len(self.waiting_for))} of {self.nodes} nodes"
-        return f"{self.done} of {self.total}" if self.total > 1 and not self.over else ""
+        return f"{self.done} of {self.total}" if self.total > 1 and not self.is_over else ""
 
     def time(self, now_s: float) -> str:
         """Return `1.2 s` for a finished stage, `3 s of at most 10` for a running one."""
@@ -129,7 +129,7 @@ class Watch:
         over: list[Stage] = []
         stage = self.stages.setdefault(step.stage, Stage(step.stage))
         before = self.now
-        if before is not None and before is not stage and not before.over:
+        if before is not None and before is not stage and not before.is_over:
             # The next stage begins when this one ends.
             before.took_s = at_s - (before.began_s if before.began_s is not None else at_s)
             if before.took_s >= MIN_STAGE_S:
@@ -138,7 +138,7 @@ class Watch:
             stage.skipped = step.skipped
             self.now = None
             return [*over, stage]
-        if stage.over:
+        if stage.is_over:
             return over
         self.now = stage
         stage.began_s = at_s if stage.began_s is None else stage.began_s

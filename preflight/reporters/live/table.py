@@ -112,7 +112,7 @@ class LiveTable:
             lines: list[Text] = []
             going_on = self._watch.now
             for stage in self._watch.stages.values():
-                if stage.over:
+                if stage.is_over:
                     continue
                 if stage is going_on:
                     lines.extend(self._running_row(stage, now))

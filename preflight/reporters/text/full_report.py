@@ -25,7 +25,6 @@ from preflight.model.findings import Evidence, Finding, Location, Status, Verdic
 from preflight.model.recording import Origin
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
 from preflight.reporters.text.groups import (
-    alike,
     avoided_cost,
     avoided_cost_sources,
     by_area,
@@ -36,6 +35,7 @@ from preflight.reporters.text.groups import (
     differs_only_in_node,
     fixable,
     fold_evidence,
+    group_alike,
     launched_by_documents,
     numbered,
     undecided,
@@ -176,7 +176,7 @@ class Page:
             if path and len(by_file) > 1 and len(self._report.jobs) > 1:
                 self._sheet.line(Text.assemble((clean(path), "bold underline"), f"  {counted(findings)}"))
                 self._sheet.line()
-            for group in alike(findings) if self._sheet.style.verbosity <= 0 else [[f] for f in findings]:
+            for group in group_alike(findings) if self._sheet.style.verbosity <= 0 else [[f] for f in findings]:
                 self.finding(group[0], group[1:])
 
     def _statistics(self) -> None:

@@ -89,7 +89,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
     return folded[:_MAX_EVIDENCE]
 
 
-def alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+def group_alike(findings: Sequence[Finding]) -> list[list[Finding]]:
     """Group the findings that differ only in their nodes, ordered by the first finding of each group.
 
     Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` findings is split, because so few are easier to
@@ -131,7 +131,7 @@ def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
     """
     judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
     reasons: dict[tuple[str, ...], str] = {}
-    found = 0
+    total = 0
     for idle in report.coverage.unused_suppressions:
         names = idle.names[:_MAX_NAMES]
         if names not in reasons:
@@ -140,8 +140,8 @@ def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
             reasons[names] = _why_unused(names, judged, report)
         if reasons[names]:
             yield idle, reasons[names]
-            found += 1
-        if found == _MAX_UNUSED:
+            total += 1
+        if total == _MAX_UNUSED:
             return
 
 

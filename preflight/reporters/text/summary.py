@@ -18,7 +18,7 @@ from preflight.engine.report import Report
 from preflight.model.findings import Finding, Location, Outcome, Status, VerdictKind
 from preflight.reporters.base import SEVERITIES, VERDICTS, Style, word
 from preflight.reporters.text.full_report import PASSED, Page, Sheet, rows
-from preflight.reporters.text.groups import alike, count, counted, undecided, unread_inputs, why_not_judged
+from preflight.reporters.text.groups import count, counted, group_alike, undecided, unread_inputs, why_not_judged
 
 #: Largest number of rows of a summary, however high the screen is.
 _MAX_ROWS = 40
@@ -117,7 +117,7 @@ def _group_lines(report: Report, style: Style, room: int) -> list[str]:
 
 def _group(group: _Group, report: Report, style: Style, depth: int) -> list[str]:
     def write_all(sheet: Sheet) -> None:
-        for same in alike(group.findings):
+        for same in group_alike(group.findings):
             Page(sheet, report).finding(same[0], same[1:])
 
     limits = _DEPTHS[depth]

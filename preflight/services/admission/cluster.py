@@ -291,12 +291,12 @@ class Controller:
         if troubles:
             raise troubles[0]
 
-    async def _follow(self, seconds: int, found: Callable[[Mapping[str, Any]], None]) -> None:
-        """Call `found` with every present Workload, and each that appears or changes within `seconds`."""
+    async def _follow(self, seconds: int, on_object: Callable[[Mapping[str, Any]], None]) -> None:
+        """Call `on_object` with every present Workload, and each that appears or changes within `seconds`."""
         await self.find_checks()
         workloads, since = await anyio.to_thread.run_sync(self.api.list_all, WORKLOADS, abandon_on_cancel=True)
         for workload in workloads:
-            found(workload)
+            on_object(workload)
         events = self.api.watch(WORKLOADS, since, seconds)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -309,7 +309,7 @@ class Controller:
             if event.get("type") in ("ADDED", "MODIFIED"):
                 if set(_pending_checks(value)) - self.checks:
                     await self.find_checks()
-                found(value)
+                on_object(value)
 
     async def find_checks(self) -> None:
         """Find the checks of this controller, and mark them as active in their status."""

@@ -136,7 +136,7 @@ def _may_be_a_job(file: ObjectFile) -> bool:
 
 
 def _judge_files(
-    own: ObjectFile,
+    object_file: ObjectFile,
     value: Mapping[str, Any],
     files: Mapping[str, ObjectFile],
     namespace: str,
@@ -148,14 +148,14 @@ def _judge_files(
     from preflight.sources.kubernetes.objects import TRAINING_KINDS
 
     # Objects that lint does not look for by name are named together with the job.
-    beside = [path for path, file in files.items() if path != own.path and file.kind in _NAMED_TOGETHER]
+    beside = [path for path, file in files.items() if path != object_file.path and file.kind in _NAMED_TOGETHER]
     report = api.lint(
-        [folder / own.path, *(folder / path for path in beside)],
+        [folder / object_file.path, *(folder / path for path in beside)],
         root=folder,
         configuration=policy.configuration,
         given={folder / path: file.text.encode("utf-8", "surrogatepass") for path, file in files.items()},
     )
-    shown = _FindingText(files, own)
+    shown = _FindingText(files, object_file)
     refused: list[str] = []
     warnings: list[str] = []
     findings: list[tuple[str, str]] = []
@@ -173,7 +173,7 @@ def _judge_files(
         shown.line(f"preflight could not decide {outcome.id} {outcome.name}: {outcome.reason}") for outcome in undecided
     )
     if report.verdict is VerdictKind.NOT_JUDGED and not refused:
-        if own.kind not in TRAINING_KINDS:
+        if object_file.kind not in TRAINING_KINDS:
             return Judgement(True, result="not-a-job")
         warnings.append(shown.line("preflight did not judge this object: it recognised no launch of ranks in it"))
     missing = [
@@ -181,7 +181,7 @@ def _judge_files(
         for read in reads or ()
         if read.problem
     ]
-    if reads is None and (unread := sorted(references_of([own], [value], namespace))):
+    if reads is None and (unread := sorted(references_of([object_file], [value], namespace))):
         names = join_some([reference.words for reference in unread], _MAX_NAMED)
         missing.append(shown.line(f"preflight has no access to the cluster, so dependent rules were skipped: {names}"))
     warnings.extend(missing)
@@ -235,16 +235,16 @@ def _message(refused: list[str]) -> str:
 
 
 def _limit_warnings(warnings: list[str]) -> tuple[str, ...]:
-    found: list[str] = []
+    limited: list[str] = []
     left = _WARNINGS_LENGTH
     for number, warning in enumerate(dict.fromkeys(warnings)):
         text = warning if len(warning) <= _WARNING_LENGTH else warning[: _WARNING_LENGTH - len(_CUT)] + _CUT
         left -= len(text.encode("utf-8", "replace"))
         if left < 0:
-            found.append(f"and {len(warnings) - number} more; `preflight lint` shows all of them")
+            limited.append(f"and {len(warnings) - number} more; `preflight lint` shows all of them")
             break
-        found.append(text)
-    return tuple(found)
+        limited.append(text)
+    return tuple(limited)
 
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
@@ -720,16 +720,18 @@ class Workers:
             self.waiting -= 1
 
     async def _read(self, references: tuple[Reference, ...]) -> tuple[Read, ...]:
-        found: dict[Reference, Read] = {}
+        read_by_reference: dict[Reference, Read] = {}
 
         async def read(reference: Reference) -> None:
             assert self.reader is not None
-            found[reference] = await anyio.to_thread.run_sync(self.reader, reference, abandon_on_cancel=True)
+            read_by_reference[reference] = await anyio.to_thread.run_sync(
+                self.reader, reference, abandon_on_cancel=True
+            )
 
         async with anyio.create_task_group() as group:
             for reference in references:
                 group.start_soon(read, reference)
-        return tuple(found[reference] for reference in references)
+        return tuple(read_by_reference[reference] for reference in references)
 
     async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._limiter is None:

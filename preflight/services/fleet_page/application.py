@@ -36,7 +36,7 @@ from preflight.services.fleet_page.fleet_view import (
     moment,
     newest_only_notice,
     node_view,
-    paged,
+    paginate,
     peers_in,
 )
 from preflight.services.fleet_page.history_queries import (
@@ -218,7 +218,7 @@ class FleetPage:
         account = self._account(connection, filters.days)
         names = filters.names
         stories = [item for item in account.stories if names is None or names.intersection(item.nodes)]
-        pages, kept = paged(stories, filters.page, _PAGE_STORIES)
+        pages, page_stories = paginate(stories, filters.page, _PAGE_STORIES)
         shown = [
             {
                 "kind": item.kind,
@@ -228,7 +228,7 @@ class FleetPage:
                 "since": f"{'Last failure' if item.kind == 'fails-again' else 'Since'} {item.since[:10]}"
                 + (f"; {item.forecast}" if item.forecast else ""),
             }
-            for item in kept
+            for item in page_stories
         ]
         return self._render(
             request, "stories.html", filters=filters, here="/stories", stories=shown, account=account, pages=pages

@@ -93,7 +93,7 @@ class Pages:
     total: int
 
 
-def paged(items: Sequence[T], page: int, size: int) -> tuple[Pages, Sequence[T]]:
+def paginate(items: Sequence[T], page: int, size: int) -> tuple[Pages, Sequence[T]]:
     """Return the position in a long list, and the items on this page; pages have `size` items."""
     pages = Pages(page, max(1, -(-len(items) // size)), len(items))
     return pages, items[(page - 1) * size : page * size]
@@ -158,7 +158,7 @@ def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault]
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
     numbers = Counter(states.values())
-    pages, shown = paged(nodes, filters.page, PAGE_NODES)
+    pages, shown = paginate(nodes, filters.page, PAGE_NODES)
     before = {node: past.states[node][place - 1] for node in nodes} if place else {}
     newly = [node for node in nodes if states[node] == "failing" and before.get(node) == "passing"]
     healed = [node for node in nodes if states[node] == "passing" and before.get(node) == "failing"]
@@ -277,9 +277,9 @@ _SYMBOLS = {"bits_per_second": "bit/s", "hertz": "Hz", "watts": "W", "bytes_per_
 _PLAIN = {"seconds": "s", "celsius": "°C", "bytes": "bytes", "ratio": ""}
 
 
-def moment(began: int) -> str:
+def moment(start_ns: int) -> str:
     """Return day and minute of a time in seconds since the epoch, in UTC."""
-    return datetime.fromtimestamp(began, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return datetime.fromtimestamp(start_ns, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def format_measurement(quantity: Quantity, value: float) -> str:
@@ -407,14 +407,14 @@ def node_view(
     states = past.states[node]
     times = [run.began for run in past.runs]
     word = OUTCOMES[health.state][2]
-    pages, lines = paged(_stretch_lines(past, node), page, PAGE_STRETCHES)
+    pages, lines = paginate(_stretch_lines(past, node), page, PAGE_STRETCHES)
     changes = [
         ChangeLine(moment(times[item.run]), item.name, item.before, item.after, node, 1)
         for item in changes_of(past)
         if item.node == node
     ]
     changes.reverse()
-    last = _newest(states)
+    last = _newest_index(states)
     notices = []
     if last < len(states) - 1:
         notices.append(f"The newest run did not examine this node; it was last seen on {moment(times[last])}.")
@@ -456,7 +456,7 @@ def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
     own = (failure for failure in past.failures if failure.node == node)
     by_run = grouped((failure.run, (failure.rule or "no answer", failure.message)) for failure in own)
     keys = [None if state is None else f"{state}\0{by_run.get(place)}" for place, state in enumerate(past.states[node])]
-    found = []
+    lines = []
     for first, last, key in stretches(keys):
         state = past.states[node][last]
         if key is None or state is None:
@@ -464,18 +464,18 @@ def _stretch_lines(past: Past, node: str) -> list[StretchLine]:
         style, symbol, word = OUTCOMES[state]
         began, ended = day(past.runs[first].began), day(past.runs[last].began)
         period = moment(past.runs[first].began) if first == last else f"{began} to {ended}"
-        found.append(
+        lines.append(
             StretchLine(period, last - first + 1, style, symbol, word, tuple(by_run.get(last, ())), past.runs[last].id)
         )
-    found.reverse()
-    return found
+    lines.reverse()
+    return lines
 
 
 def _quantity_line(item: Series, node: str, peers: Sequence[str], past: Past) -> QuantityLine:
     quantity, own = item.quantity, item.values[node]
     others = _medians([item.values[name] for name in peers if name in item.values], len(past.runs))
     known = [value for value in own if value is not None]
-    last = _newest(own)
+    last = _newest_index(own)
     drawn = [*known, *(value for value in others if value is not None)]
     low, high = min(drawn), max(drawn)
     latest, beside = own[last], others[last]
@@ -537,7 +537,7 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
     """
     beside = _medians([item.values for item in links], len(past.runs))
     ordered = sorted(links, key=lambda item: (-_badness(item, quantity, beside), item.node, item.peer))
-    pages, shown = paged(ordered, page, PAGE_LINKS)
+    pages, shown = paginate(ordered, page, PAGE_LINKS)
     values = [value for item in links for value in item.values if value is not None]
     scale = scale_of(values) if values else None
     better = {"higher": "more is better", "lower": "less is better"}.get(quantity.better, "")
@@ -553,7 +553,7 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
     )
 
 
-def _newest(values: Sequence[object]) -> int:
+def _newest_index(values: Sequence[object]) -> int:
     """Return the index of the last known value."""
     return max(place for place, value in enumerate(values) if value is not None)
 
@@ -562,7 +562,7 @@ def _badness(item: LinkSeries, quantity: Quantity, beside: Sequence[float | None
     """Return how many times worse than the median of its run the newest value is; 0 if no direction of the quantity is
     better.
     """
-    place = _newest(item.values)
+    place = _newest_index(item.values)
     value, usual = item.values[place], beside[place]
     if value is None or usual is None or quantity.better not in ("higher", "lower"):
         return 0.0
@@ -576,7 +576,7 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
         return []
     edges = (scale.minimum, *scale.bounds, scale.maximum)
     styles = [style for style, _ in scale.labels("")]
-    found = [
+    entries = [
         Swatch(
             style,
             f"{format_measurement(quantity, edges[n])} to "
@@ -585,12 +585,12 @@ def _legend(scale: Scale | None, quantity: Quantity) -> list[Swatch]:
         )
         for n, style in enumerate(styles)
     ]
-    return [*found, Swatch("nothing", "not measured", "·")]
+    return [*entries, Swatch("nothing", "not measured", "·")]
 
 
 def _line(item: LinkSeries, past: Past, quantity: Quantity, scale: Scale | None) -> LinkLine:
     known = [value for value in item.values if value is not None]
-    place, usual = _newest(item.values), median(known)
+    place, usual = _newest_index(item.values), median(known)
     latest = item.values[place]
     assert latest is not None and scale is not None
     change = (latest - usual) / abs(usual) if usual else 0.0

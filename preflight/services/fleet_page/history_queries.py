@@ -212,19 +212,19 @@ def read_links(
     wanted = None if only is None else {id for id, name in names.items() if name in only}
     rows = sorted(measured_in(connection, place, links=True, quantity=number), key=lambda row: -place[row[0]])
     most = max(1, MAX_LINK_CELLS // max(1, len(place)))
-    found: dict[tuple[int, int], Values] = {}
+    values_by_pair: dict[tuple[int, int], Values] = {}
     for newest, (run, _, node_ids, peer_ids, value_list) in enumerate(rows):
         at = place[run]
         for node, peer, value in zip(json.loads(node_ids), json.loads(peer_ids), json.loads(value_list), strict=True):
-            series = found.get((node, peer))
+            series = values_by_pair.get((node, peer))
             if series is None:
                 # Without chosen nodes the newest run decides: each run may measure other pairs of a large fleet.
                 is_chosen = newest == 0 if wanted is None else node in wanted or peer in wanted
-                if not is_chosen or len(found) >= most:
+                if not is_chosen or len(values_by_pair) >= most:
                     continue
-                series = found[node, peer] = [None] * len(place)
+                series = values_by_pair[node, peer] = [None] * len(place)
             series[at] = value
-    links = tuple(LinkSeries(names[node], names[peer], values) for (node, peer), values in found.items())
+    links = tuple(LinkSeries(names[node], names[peer], values) for (node, peer), values in values_by_pair.items())
     return known[number], all_of_them, links
 
 
@@ -288,7 +288,7 @@ def filters_of(query: Iterable[tuple[str, str]]) -> Filters:
         WrongFilter: a name is unknown or given twice, or a value is malformed.
     """
     known = [item.name for item in fields(Filters)]
-    found: dict[str, Any] = {}
+    filters: dict[str, Any] = {}
     for name, text in query:
         value = text.strip()
         if name not in known:
@@ -297,13 +297,13 @@ def filters_of(query: Iterable[tuple[str, str]]) -> Filters:
                 f"the address has an unknown filter {name[:40]!r}; "
                 + (f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}")
             )
-        if name in found:
+        if name in filters:
             raise WrongFilter(f"the address names {name!r} twice")
         if len(value) > _MAX_TEXT:
             raise WrongFilter(f"{name} is longer than {_MAX_TEXT:,} characters")
         if value:
-            found[name] = _value(name, value)
-    return Filters(**found)
+            filters[name] = _value(name, value)
+    return Filters(**filters)
 
 
 def _value(name: str, text: str) -> Any:

@@ -100,20 +100,20 @@ def diagnostics_of(folder: Folder, pages: RulePages) -> dict[str, list[types.Dia
     A file without diagnostics has an empty list, so that the editor drops old ones.
     """
     places = Places(folder)
-    found: dict[str, dict[str, types.Diagnostic]] = {}
+    by_document: dict[str, dict[str, types.Diagnostic]] = {}
     for judged in folder.jobs.values():
         report = judged.report
         if report is None:
             continue
         for path in judged.paths:
-            found.setdefault(path, {})
+            by_document.setdefault(path, {})
         for path, diagnostic in _report_diagnostics(
             report, judged.job.files[0].path if judged.job.files else "", places, pages
         ):
-            of_path = found.setdefault(path, {})
+            of_path = by_document.setdefault(path, {})
             if len(of_path) < MAX_DIAGNOSTICS:
                 of_path.setdefault(repr(diagnostic), diagnostic)
-    return {path: list(of_path.values()) for path, of_path in found.items()}
+    return {path: list(of_path.values()) for path, of_path in by_document.items()}
 
 
 def _report_diagnostics(
@@ -302,13 +302,13 @@ def _fix_all(folder: Folder, path: str, places: Places, versions: Mapping[str, i
     reports = [judged.report for judged in folder.jobs_with(path) if judged.report is not None]
     fixed = [finding for report in reports for finding in plan(report, BufferFiles(folder), unsafe=False).fixed]
     edits = list(dict.fromkeys(edit for finding in fixed if finding.fix for edit in finding.fix.edits))
-    if edits and not _overlap(edits):
+    if edits and not _do_overlap(edits):
         yield types.CodeAction(
             "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, edits, places, versions)
         )
 
 
-def _overlap(edits: Sequence[Edit]) -> bool:
+def _do_overlap(edits: Sequence[Edit]) -> bool:
     ordered = sorted(edits, key=lambda edit: (edit.path, edit.line, edit.column))
     return any(
         (first.path, first.line) == (second.path, second.line)
@@ -430,17 +430,17 @@ def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[C
         line, column: the place, counted from 1.
     """
     here = [claim for claim in job.claims if claim.span.path == path and claim.source != "derived"]
-    found = [claim for claim in here if _covers(claim, line, column)]
-    if not any(map(_is_named, found)):
+    claims = [claim for claim in here if _covers(claim, line, column)]
+    if not any(map(_is_named, claims)):
         # The claim of `"train_batch_size": 100` is at the number; a person points at the name.
         written = text.line(line)
         after = [claim for claim in here if claim.span.line == line and claim.span.column > column]
         nearest = min((claim.span.column for claim in after if _is_named(claim)), default=0)
         between = written[column - 1 : max(nearest - 1, 0)]
         if (":" in between or "=" in between) and "," not in between:
-            found += [claim for claim in after if claim.span.column == nearest]
+            claims += [claim for claim in after if claim.span.column == nearest]
     # A framework's key is often also a quantity, which is more informative and can be set elsewhere.
-    named = [claim for claim in found if _is_named(claim)] or [one for one in found if not _is_aside(one)]
+    named = [claim for claim in claims if _is_named(claim)] or [one for one in claims if not _is_aside(one)]
     smallest = min(map(_size, named), default=None)
     return list({claim.quantity: claim for claim in named if _size(claim) == smallest}.values())
 
@@ -512,12 +512,12 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
     yield f"- value: {value}, {_for_whom(rows, claim)}"
     decider = f"{_code(setting.spelling)} at {_plain(str(setting.place))}"
     here = _code(claim.spelling)
-    told: set[tuple[str, int]] = {_line_of(claim)}
+    listed_lines: set[tuple[str, int]] = {_line_of(claim)}
     if (*_at_of(setting), setting.spelling) == (*_line_of(claim), claim.spelling):
         yield f"- decided here by {decider}"
         for other in job.setting(claim.quantity, launch.scope) if claim.relation is Relation.REQUIRES else ():
             if other.value != claim.value:
-                told.add(_line_of(other))
+                listed_lines.add(_line_of(other))
                 theirs = _code(format_value(other.value))
                 yield f"- not what {_code(other.spelling)} at {_word_at(other)} gives: {theirs}"
         if claim.origin is not None:
@@ -535,7 +535,7 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
         yield f"- {here} here gives another value than {decider} expects"
     else:
         yield f"- overridden: {here} here has no effect on these ranks; {decider} decides"
-    for one in [one for one in setting.overrides if (one.place.path, one.place.line) not in told][:MAX_PLACES]:
+    for one in [one for one in setting.overrides if (one.place.path, one.place.line) not in listed_lines][:MAX_PLACES]:
         yield f"- overrides {_code(one.spelling)} at {_plain(str(one.place))}"
     name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
     if plan is not None and name in plan.kept_variables:
@@ -622,7 +622,7 @@ def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Lo
         found += _other_places(judged, path, at)
         for claim in claims_at(judged.job, path, places.text(path), *at):
             found += _sources(judged.job, claim)
-    return _located([one for one in found if not _contains(one, path, at)], places)
+    return _to_locations([one for one in found if not _contains(one, path, at)], places)
 
 
 def references(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
@@ -633,7 +633,7 @@ def references(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Loc
         for claim in claims_at(judged.job, path, places.text(path), *at):
             found += [Location.at(one.span) for one in judged.job.about(claim.quantity) if _is_written(one)]
         found += _other_places(judged, path, at)
-    return _located(found, places)
+    return _to_locations(found, places)
 
 
 def _other_places(judged: JudgedJob, path: str, at: tuple[int, int]) -> Iterator[Location]:
@@ -663,6 +663,6 @@ def _contains(location: Location, path: str, at: tuple[int, int]) -> bool:
     return location.path == path and start <= at <= end
 
 
-def _located(found: Sequence[Location], places: Places) -> list[types.Location]:
-    located = {(one.path, one.line, one.column, one.end_line, one.end_column): one for one in found if one.path}
+def _to_locations(locations: Sequence[Location], places: Places) -> list[types.Location]:
+    located = {(one.path, one.line, one.column, one.end_line, one.end_column): one for one in locations if one.path}
     return [places.location(one) for one in list(located.values())[:MAX_LOCATIONS]]

@@ -276,7 +276,7 @@ class Server(LanguageServer):
             self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"preflight: {shown}"))
 
     async def _publish(self, generation: int) -> None:
-        found: dict[str, list[types.Diagnostic]] = {}
+        by_document: dict[str, list[types.Diagnostic]] = {}
         by_path = {file.path: file for file in self._open.values()}
         if self._pages is None:
             self._pages = RulePages([*self._roots(), *self._folders], self._choices.site_rules)
@@ -284,15 +284,15 @@ class Server(LanguageServer):
             made = await self._ask_worker(partial(diagnostics_of, folder, self._pages), JOB_DEADLINE_S)
             for path, diagnostics in (made or {}).items():
                 file = by_path.get(root / path)
-                found[file.uri if file is not None else uri_of(root / path)] = diagnostics
+                by_document[file.uri if file is not None else uri_of(root / path)] = diagnostics
         if generation != self._generation:
             return
-        for uri in {*found, *self._published}:
-            diagnostics = found.get(uri, [])
+        for uri in {*by_document, *self._published}:
+            diagnostics = by_document.get(uri, [])
             if diagnostics != self._published.get(uri, []) or (uri in self._open and uri not in self._published):
                 version = self._open[uri].version if uri in self._open else None
                 self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics, version))
-        self._published = {uri: found[uri] for uri in found if found[uri] or uri in self._open}
+        self._published = {uri: by_document[uri] for uri in by_document if by_document[uri] or uri in self._open}
 
     # --- answers ---
 

@@ -203,7 +203,7 @@ def test_which_mounts_are_tested(kind: str, network: bool) -> None:
 def test_mounts_of_this_machine_are_tested_separately(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = Mount(str(tmp_path), "nfs4", "nas:/a", "rw")
     gone = Mount(str(tmp_path / "gone"), "nfs4", "nas:/b", "rw")
-    monkeypatch.setattr(liveness, "mounted", lambda: [here, gone, Mount("/", "ext4", "/dev/sda", "rw")])
+    monkeypatch.setattr(liveness, "current_mounts", lambda: [here, gone, Mount("/", "ext4", "/dev/sda", "rw")])
     first, second = network_mounts({})
     assert first.problem == "" and "No such file" in second.problem
 

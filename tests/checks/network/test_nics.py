@@ -25,10 +25,10 @@ from preflight_checks.network.nics import (
     default_interface,
     interface_filter,
     interface_in_another_network,
+    interface_in_use,
     interface_mtu,
     interface_route,
     no_route_to_peer,
-    used,
 )
 from preflight_checks.probes.environment import Environment, SettingsFile, environment
 from preflight_checks.probes.interfaces import (
@@ -295,13 +295,13 @@ def test_nccl_chooses_only_without_a_filter_and_on_several_machines() -> None:
 
 def test_the_interface_of_nccl_comm_id() -> None:
     have = [choice_nic("eth0", "10.9.0.1"), choice_nic("eth1", "10.0.0.1")]
-    found = used(job(backend="nccl", env_NCCL_COMM_ID="10.0.0.7:6000"), "node0", have)
+    found = interface_in_use(job(backend="nccl", env_NCCL_COMM_ID="10.0.0.7:6000"), "node0", have)
     assert found is not None and found.interface.name == "eth1" and "NCCL_COMM_ID" in found.reason
 
 
 def test_the_family_of_nccl_decides_which_address_is_published() -> None:
     have = [choice_nic("eth0", "10.0.0.1"), choice_nic("eth1", "2001:db8::1")]
-    found = used(job(backend="nccl", env_NCCL_SOCKET_FAMILY="AF_INET6"), "node0", have)
+    found = interface_in_use(job(backend="nccl", env_NCCL_SOCKET_FAMILY="AF_INET6"), "node0", have)
     assert found is not None and found.interface.name == "eth1"
 
 

@@ -30,7 +30,7 @@ from preflight_checks.probes import machine as clock_probe
 from preflight_checks.probes import machine as probe
 from preflight_checks.probes.devices import INTERVAL_S, activity, belongs_to_check
 from preflight_checks.probes.environment import environment, keyed_hash, nccl_files, parse_settings, split_secrets
-from preflight_checks.probes.folders import chosen, hub_model, scratch
+from preflight_checks.probes.folders import hub_model, scratch, select_folder
 from preflight_checks.probes.leftovers import (
     SlurmNode,
     classify,
@@ -48,7 +48,7 @@ from preflight_checks.probes.leftovers import (
     slurm_plans,
     sum_up,
 )
-from preflight_checks.probes.limits import Cgroups, cgroups, parse_mounts, unescaped
+from preflight_checks.probes.limits import Cgroups, cgroups, parse_mounts, unescape_path
 from preflight_checks.probes.machine import (
     NumaNode,
     clock,
@@ -161,10 +161,10 @@ def test_a_recent_snapshot_is_the_first_of_two(since_s: float, paused: bool) -> 
 
 
 def test_which_variable_chooses_a_folder() -> None:
-    assert chosen("temporary", {"TMPDIR": "/a", "TMP": "/b"}) == ("TMPDIR", "/a")
-    assert chosen("temporary", {}) == ("", "/tmp")
-    assert chosen("triton", {"TRITON_HOME": "/t"}) == ("TRITON_HOME", "/t/.triton/cache")
-    assert chosen("hub", {"HF_HOME": "/h"}) == ("HF_HOME", "/h/hub")
+    assert select_folder("temporary", {"TMPDIR": "/a", "TMP": "/b"}) == ("TMPDIR", "/a")
+    assert select_folder("temporary", {}) == ("", "/tmp")
+    assert select_folder("triton", {"TRITON_HOME": "/t"}) == ("TRITON_HOME", "/t/.triton/cache")
+    assert select_folder("hub", {"HF_HOME": "/h"}) == ("HF_HOME", "/h/hub")
 
 
 def test_a_missing_temporary_folder_has_a_substitute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_missing_groups_and_malformed_values_are_not_limits(tree: Tree) -> None:
 
 
 def test_blanks_in_mount_points() -> None:
-    assert unescaped("/a\\040b") == "/a b"
+    assert unescape_path("/a\\040b") == "/a b"
     (mount,) = parse_mounts("1 2 0:1 / /a\\040b rw - cgroup2 none rw")
     assert mount.point == "/a b" and mount.controllers == ()
 

@@ -22,7 +22,7 @@ from preflight_checks.probes.interfaces import (
     UP,
     Address,
     KernelNetwork,
-    grouped,
+    group_by_interface,
     interfaces,
     nic_states,
     parse_driver,
@@ -36,15 +36,15 @@ from preflight_checks.probes.names import first_bindable, parse_hosts, resolve, 
 from preflight_checks.probes.neighbours import neighbours, parse_neighbours
 from preflight_checks.probes.ports import (
     FIRST,
+    bind_socket,
     bindable,
-    bound,
     candidates,
     entries,
     free_ports,
     holders_of,
+    is_vacant,
     parse_tcp_table,
     proxies,
-    vacant,
     without_user,
 )
 from tests.ports import free_port
@@ -231,7 +231,7 @@ RECORDED = """[
 
 
 def test_ip_addr_gives_the_same_rows_as_getifaddrs() -> None:
-    rows = grouped(parse_ip_addr(RECORDED))
+    rows = group_by_interface(parse_ip_addr(RECORDED))
     assert [(name, addresses) for name, _flags, addresses in rows] == [
         ("lo", [Address("127.0.0.1", 8)]),
         ("ib0", [Address("10.1.0.4", 16), Address("fe80::1", 64)]),
@@ -438,10 +438,10 @@ def test_a_held_port_is_in_use_by_this_process(bound_port: int) -> None:
 )
 def test_a_vacant_port_has_no_listener_at_any_address(family: socket.AddressFamily, address: str) -> None:
     port = free_port()
-    assert vacant(port) and vacant(port), "to look at it leaves nothing behind"
-    with bound(family, (address, port)):
-        assert not vacant(port)
-    assert vacant(port)
+    assert is_vacant(port) and is_vacant(port), "to look at it leaves nothing behind"
+    with bind_socket(family, (address, port)):
+        assert not is_vacant(port)
+    assert is_vacant(port)
 
 
 def test_testing_a_port_does_not_block_it() -> None:

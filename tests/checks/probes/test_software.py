@@ -79,9 +79,9 @@ def test_all_values_of_a_healthy_gpu(tmp_path: Path) -> None:
 def test_a_busy_node_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 0.0, 0.0))
-    assert gpus._busy() == ""
+    assert gpus._overload_explanation() == ""
     monkeypatch.setattr(os, "getloadavg", lambda: (70.0, 0.0, 0.0))
-    assert gpus._busy() == " (the node is busy: load 70 on 2 cores)"
+    assert gpus._overload_explanation() == " (the node is busy: load 70 on 2 cores)"
 
 
 def test_an_old_driver_reports_fewer_values(tmp_path: Path) -> None:
@@ -168,14 +168,14 @@ def test_amd_gpus_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(gpus, "PCI", str(tmp_path / "pci"))
     monkeypatch.setattr(gpus, "MODULE", str(tmp_path))
     (tmp_path / "version").write_text("6.7.0\n")
-    (found,) = gpus.devices()
+    (found,) = gpus.kfd_devices()
     assert found == gpus.Device("aldebaran", "1234567890", "gfx90a", "0000:c1:00.0", 68702699520)
     seen = gpus.gpus({})
     assert (seen.vendor, seen.driver, [card.name for card in seen.gpus]) == ("amd", "6.7.0", ["aldebaran"])
 
 
 def test_architectures_of_amd() -> None:
-    assert [gpus.architecture(n) for n in (90010, 90402, 110000, 100302, 0)] == [
+    assert [gpus.llvm_architecture(n) for n in (90010, 90402, 110000, 100302, 0)] == [
         "gfx90a",
         "gfx942",
         "gfx1100",
@@ -295,9 +295,9 @@ def test_a_hanging_or_invalid_library(tmp_path: Path, monkeypatch: pytest.Monkey
         "loading"
         in libraries.with_version(libraries.LibraryLookup("x", str(path)), {}, libraries.cudnn_version).problem
     )
-    assert elf.dynamic(str(path)) is None and elf.dynamic(str(tmp_path / "absent")) is None
+    assert elf.read_dynamic_section(str(path)) is None and elf.read_dynamic_section(str(tmp_path / "absent")) is None
     path.write_bytes(b"")
-    assert elf.dynamic(str(path)) is None
+    assert elf.read_dynamic_section(str(path)) is None
 
 
 def test_the_drivers_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,11 +460,11 @@ def test_the_loader_s_cache_gives_the_first_64_bit_library(monkeypatch: pytest.M
         "\tlibcudnn.so.9 (libc6,AArch64, OS ABI: Linux 3.7.0) => /lib/aarch64-linux-gnu/libcudnn.so.9\n"
     )
     monkeypatch.setattr(libraries.command, "run", lambda *_, **__: CommandResult(("ldconfig",), 0, text, "", 0.0))
-    libraries.cached.cache_clear()
+    libraries.loader_cache.cache_clear()
     found = libraries.locate("libnccl.so.2", None)
     assert (found.path, found.via) == ("/lib/x86_64-linux-gnu/libnccl.so.2", "the loader's cache (ldconfig)")
-    assert libraries.cached()["libcudnn.so.9"] == "/lib/aarch64-linux-gnu/libcudnn.so.9"
-    libraries.cached.cache_clear()
+    assert libraries.loader_cache()["libcudnn.so.9"] == "/lib/aarch64-linux-gnu/libcudnn.so.9"
+    libraries.loader_cache.cache_clear()
 
 
 # The distributions that an interpreter finds, from the names of folders.

@@ -18,19 +18,19 @@ from preflight_checks.probes.folders import (
     Target,
     checkpoint_state,
     digest_of,
-    expanded,
+    expand_braces,
     folder_state,
     has_braces,
     parse_lfs_df,
     parse_lfs_quota,
     parse_quota,
     path_state,
-    paths_chosen,
     quotas_of,
-    sampled,
+    sample_files,
+    select_paths,
     write_trial,
 )
-from preflight_checks.probes.limits import Mount, mount_of, mounted, mounts
+from preflight_checks.probes.limits import Mount, current_mounts, mount_of, parse_mount_table
 
 
 def put(folder: Path, *names: str, text: str = "x") -> Path:
@@ -247,16 +247,16 @@ tmpfs /data tmpfs rw 0 0
     [("/data/train", "tmpfs"), ("/database", "ext4"), ("/mnt/with space/a", "nfs4"), ("/", "ext4")],
 )
 def test_the_mount_of_a_path(path: str, kind: str) -> None:
-    found = mount_of(path, mounts(MOUNTS))
+    found = mount_of(path, parse_mount_table(MOUNTS))
     assert found is not None and found.kind == kind
     assert mount_of(path, []) is None
 
 
 def test_options_of_mounts() -> None:
-    table = {mount.kind: mount for mount in mounts(MOUNTS)}
+    table = {mount.kind: mount for mount in parse_mount_table(MOUNTS)}
     assert table["lustre"].read_only and not table["ext4"].read_only
     assert table["lustre"].source == "mds:/data"
-    assert mounted() == [] or mount_of("/", mounted()) is not None
+    assert current_mounts() == [] or mount_of("/", current_mounts()) is not None
 
 
 @pytest.mark.parametrize(
@@ -272,13 +272,13 @@ def test_options_of_mounts() -> None:
     ],
 )
 def test_braces(text: str, names: list[str]) -> None:
-    assert expanded(text) == names
+    assert expand_braces(text) == names
     assert has_braces(text) is (names != [text])
 
 
 def test_too_long_a_range_is_not_expanded() -> None:
-    assert not has_braces("{0..99999999}") and expanded("{0..99999999}") == ["{0..99999999}"]
-    assert len(expanded("{0..40000}{0..40000}")) == 50000
+    assert not has_braces("{0..99999999}") and expand_braces("{0..99999999}") == ["{0..99999999}"]
+    assert len(expand_braces("{0..40000}{0..40000}")) == 50000
 
 
 def test_missing_shards_of_a_pattern(tmp_path: Path) -> None:
@@ -321,10 +321,10 @@ def test_permission_of_files_and_folders(tmp_path: Path) -> None:
 
 def test_every_node_reads_the_same_few_files() -> None:
     names = [f"part-{i:05}" for i in range(1000)]
-    picked = paths_chosen(names)
-    assert len(picked) == MAX_FILES and picked == paths_chosen(reversed(names))
+    picked = select_paths(names)
+    assert len(picked) == MAX_FILES and picked == select_paths(reversed(names))
     # One file fewer on a node leaves the others chosen.
-    assert len(set(picked) & set(paths_chosen(name for name in names if name != picked[0]))) == MAX_FILES - 1
+    assert len(set(picked) & set(select_paths(name for name in names if name != picked[0]))) == MAX_FILES - 1
 
 
 def test_digests_distinguish_contents_of_one_size(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_large_files_are_sampled(tmp_path: Path, place: int) -> None:
 
 
 def test_a_file_that_cannot_be_read_ends_the_sample_with_a_reason(tmp_path: Path) -> None:
-    found, problem = sampled({"a": str(tmp_path / "none")})
+    found, problem = sample_files({"a": str(tmp_path / "none")})
     assert found == [] and "No such file" in problem
 
 
@@ -361,7 +361,7 @@ def test_a_pipe_where_a_file_was_does_not_wait_for_a_writer(tmp_path: Path) -> N
 def test_files_of_a_server_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").write_text("x")
     assert [sample.name for sample in path_state({"path": str(tmp_path)}).samples] == ["a"]
-    shared = mounts("nas:/x / nfs4 rw 0 0\n")
-    monkeypatch.setattr(folders, "mounted", lambda: shared)
+    shared = parse_mount_table("nas:/x / nfs4 rw 0 0\n")
+    monkeypatch.setattr(folders, "current_mounts", lambda: shared)
     found = path_state({"path": str(tmp_path)})
     assert found.samples == [] and (found.file_system, found.source) == ("nfs4", "nas:/x")

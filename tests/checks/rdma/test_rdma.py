@@ -34,7 +34,7 @@ from preflight_checks.probes.rdma import (
 from preflight_checks.rdma.devices import HcaFilter, demand, rdma_closed_to_ranks, rdma_device_absent, rdma_port_down
 from preflight_checks.rdma.port_health import (
     acs_redirects,
-    automatic,
+    automatic_gid,
     firmware_differs,
     gid_unusable,
     gpudirect_missing,
@@ -146,9 +146,9 @@ def test_the_filter_of_nccl(value: str, taken: list[str]) -> None:
 def test_the_filter_of_ucx() -> None:
     wanted = HcaFilter("UCX_NET_DEVICES", "mlx5_[0-2]:1,eth0")
     assert wanted.selects("mlx5_2", 1) and not wanted.selects("mlx5_2", 2) and not wanted.selects("mlx5_20", 1)
-    assert wanted.absent(["mlx5_0", "mlx5_1"], ["eth0"]) == ("mlx5_2",)
+    assert wanted.absent_names(["mlx5_0", "mlx5_1"], ["eth0"]) == ("mlx5_2",)
     assert HcaFilter("UCX_NET_DEVICES", "all").selects("mlx5_0", 1)
-    assert HcaFilter("UCX_NET_DEVICES", "all").absent([]) == ()
+    assert HcaFilter("UCX_NET_DEVICES", "all").absent_names([]) == ()
 
 
 def test_a_node_that_lost_a_card() -> None:
@@ -292,10 +292,10 @@ def test_equal_storage_cards_are_at_most_a_warning() -> None:
 def test_nccls_choice_of_a_gid() -> None:
     v6 = Gid(4, "2001:0db8:0000:0000:0000:0000:0000:0001", 2)
     v4 = [Gid(2, "0000:0000:0000:0000:0000:ffff:0a00:0004", 1), Gid(3, "0000:0000:0000:0000:0000:ffff:0a00:0004", 2)]
-    assert automatic([Gid(0, LOCAL, 1), *v4, v6]) == v4[1]
-    assert automatic([Gid(0, LOCAL, 1), *v4, v6], "IPv6") == v6
-    assert automatic([Gid(0, LOCAL, 1), *v4], version=1) == v4[0]
-    assert automatic([Gid(0, LOCAL, 1)]) == Gid(0, LOCAL, 1) and automatic([]) is None
+    assert automatic_gid([Gid(0, LOCAL, 1), *v4, v6]) == v4[1]
+    assert automatic_gid([Gid(0, LOCAL, 1), *v4, v6], "IPv6") == v6
+    assert automatic_gid([Gid(0, LOCAL, 1), *v4], version=1) == v4[0]
+    assert automatic_gid([Gid(0, LOCAL, 1)]) == Gid(0, LOCAL, 1) and automatic_gid([]) is None
 
 
 def opened(name: str, value: RdmaAccess) -> FactRecord:

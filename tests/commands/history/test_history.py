@@ -522,7 +522,7 @@ def test_the_account_as_a_document(tmp_path: Path) -> None:
     account = api.history(address)
     assert_follows_schema(to_json(account), "history")
     (story,) = account.stories
-    assert account.blamed == story.nodes == planted[0].nodes
+    assert account.blamed_nodes == story.nodes == planted[0].nodes
     lemon = next(node for node in account.nodes if node.node == story.nodes[0])
     assert lemon.failures >= 10 and lemon.mean_days_between_failures is not None
     assert 3 < lemon.mean_days_between_failures < 8

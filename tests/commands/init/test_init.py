@@ -11,7 +11,7 @@ import pytest
 from preflight import api
 from preflight._util.toml import parse
 from preflight.cli import main
-from preflight.commands.init import MANY_FINDINGS, FirstConfig, Folder, ProjectScan, chosen, make_first_config
+from preflight.commands.init import MANY_FINDINGS, FirstConfig, Folder, ProjectScan, choose_settings, make_first_config
 from preflight.config.document import Settings, load_named, validate_settings
 from preflight.config.resolve import Choices
 from preflight.model.configuration import Site
@@ -128,11 +128,14 @@ def test_the_environment_chooses_the_executor_before_the_files(tmp_path: Path) -
 def test_many_findings_start_with_the_gate_profile() -> None:
     counts = {"gate": 3, "default": MANY_FINDINGS + 1, "pedantic": MANY_FINDINGS + 9}
     survey = ProjectScan(("run.sh",), 1, (), {}, (), (), counts, counts, {}, ())
-    found = chosen(survey, executor="", because="", accept=False)
+    found = choose_settings(survey, executor="", because="", accept=False)
     assert found.profile == "gate" and f"{MANY_FINDINGS + 1} findings" in found.decisions[0].because
     left = Folder("extern/x", 2, others=True)
     calm = ProjectScan(("run.sh",), 1, (), {}, (left,), (), {"gate": 0, "default": 0, "pedantic": 4}, {}, {}, ())
-    assert "`pedantic` would find 4 more" in chosen(calm, executor="", because="", accept=False).decisions[0].because
+    assert (
+        "`pedantic` would find 4 more"
+        in choose_settings(calm, executor="", because="", accept=False).decisions[0].because
+    )
 
 
 # --- the command ---

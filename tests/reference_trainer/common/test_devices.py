@@ -26,7 +26,7 @@ from reference_trainer.common import framework, used_transport
 from reference_trainer.common import framework as gpu_state
 from reference_trainer.common import progress as starvation
 from reference_trainer.common.framework import GpuState, GpuWatcher, OtherUse, environment
-from reference_trainer.common.used_transport import CardCounters, between, count, parse_interfaces
+from reference_trainer.common.used_transport import CardCounters, count, counted_between, parse_interfaces
 from tests.waiting import LIMIT_S, until
 
 #: torch 2.11.0 with NCCL 2.28.9 on an H100, recorded on 2026-11-27: two ranks on one GPU.
@@ -305,7 +305,7 @@ def test_only_increased_counters_are_reported() -> None:
     after = CardCounters(
         {"eth0": [110, 220], "eth1": [5, 5], "new": [7, 7], "back": [3, 12]}, {"mlx5_0:1": [64, 128]}, "x"
     )
-    assert between(before, after) == CardCounters({"eth0": [100, 200]}, {"mlx5_0:1": [64, 128]}, "x")
+    assert counted_between(before, after) == CardCounters({"eth0": [100, 200]}, {"mlx5_0:1": [64, 128]}, "x")
 
 
 def test_counters_of_this_machine_can_be_read() -> None:

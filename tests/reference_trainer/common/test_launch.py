@@ -14,7 +14,14 @@ from pathlib import Path
 import pytest
 
 from reference_trainer.common import launcher_environment, rendezvous
-from reference_trainer.common.launcher_environment import LAUNCHERS, NoMaster, NotLaunched, is_served, master, place
+from reference_trainer.common.launcher_environment import (
+    LAUNCHERS,
+    NoMaster,
+    NotLaunched,
+    is_served,
+    launched_rank,
+    master,
+)
 from reference_trainer.common.used_transport import Capture, NcclConnections, Transport, TransportWatcher, parse
 
 
@@ -88,17 +95,17 @@ from reference_trainer.common.used_transport import Capture, NcclConnections, Tr
     ],
 )
 def test_rank_size_and_rendezvous(environment: dict[str, str], expected: tuple[str, int, int, int, str, int]) -> None:
-    found = place(environment)
+    found = launched_rank(environment)
     shown = (found.launcher, found.rank, found.world_size, found.local_rank, found.master_addr, found.master_port)
     assert shown == expected
 
 
 def test_torchrun_serves_the_store_for_each_attempt() -> None:
     own = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
-    assert not place(own).agent_store
+    assert not launched_rank(own).agent_store
     agent = {**own, "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "2"}
-    assert place(agent).agent_store
-    assert place(agent).prefix == "preflight/2"
+    assert launched_rank(agent).agent_store
+    assert launched_rank(agent).prefix == "preflight/2"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +125,7 @@ def test_torchrun_serves_the_store_for_each_attempt() -> None:
 )
 def test_missing_variables_are_named(environment: dict[str, str], message: str) -> None:
     with pytest.raises(NotLaunched) as caught:
-        place(environment)
+        launched_rank(environment)
     assert message in str(caught.value)
 
 
@@ -224,10 +231,10 @@ def ranked(environment: dict[str, str], rank: int) -> dict[str, str]:
 
 def test_rank_0_leaves_its_address_for_the_others(horovod_environment: dict[str, str]) -> None:
     assert is_served(horovod_environment) and not is_served({})
-    first = place(ranked(horovod_environment, 0))
+    first = launched_rank(ranked(horovod_environment, 0))
     assert first.master_addr == "127.0.0.1" and first.master_port > 0
     for rank in (1, 3):
-        other = place(ranked(horovod_environment, rank))
+        other = launched_rank(ranked(horovod_environment, rank))
         assert (other.rank, other.master_addr, other.master_port) == (rank, first.master_addr, first.master_port)
 
 
@@ -236,11 +243,11 @@ def test_a_rank_0_that_never_comes_and_a_store_that_is_gone_are_named(horovod_en
         master(horovod_environment, 1, wait_s=0.3)
     gone = {**horovod_environment, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
     with pytest.raises(NotLaunched, match="does not answer"):
-        place(ranked(gone, 1))
+        launched_rank(ranked(gone, 1))
 
 
 def test_an_address_that_the_job_exports_comes_first(horovod_environment: dict[str, str]) -> None:
-    given = place({**ranked(horovod_environment, 1), "MASTER_ADDR": "n1", "MASTER_PORT": "4000"})
+    given = launched_rank({**ranked(horovod_environment, 1), "MASTER_ADDR": "n1", "MASTER_PORT": "4000"})
     assert (given.master_addr, given.master_port) == ("n1", 4000)
 
 

@@ -24,8 +24,8 @@ from reference_trainer.ps.partition import (
     Parameter,
     Table,
     bytes_held,
-    cut,
-    make,
+    cut_into_blocks,
+    make_plan,
     product,
     rows_held,
     sizes_of_blocks,
@@ -55,7 +55,7 @@ def test_blocks_as_the_transpiler_cuts_them(shape: tuple[int, ...], servers: int
 
 @given(shape=SHAPES, servers=st.integers(1, 40), least=st.integers(1, 5000))
 def test_blocks_cover_a_parameter_once(shape: list[int], servers: int, least: int) -> None:
-    blocks = cut("w", shape, servers, least)
+    blocks = cut_into_blocks("w", shape, servers, least)
     assert sum(block.elements for block in blocks) == product(shape)
     assert [block.begin for block in blocks] == [
         sum(block.elements for block in blocks[:index]) for index in range(len(blocks))
@@ -68,7 +68,9 @@ def test_blocks_cover_a_parameter_once(shape: list[int], servers: int, least: in
 @given(shapes=st.lists(SHAPES, max_size=6), servers=st.integers(1, 12))
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_block_goes_to_one_server(policy: str, shapes: list[list[int]], servers: int) -> None:
-    blocks = [block for number, shape in enumerate(shapes) for block in cut(str(number), shape, servers, 64)]
+    blocks = [
+        block for number, shape in enumerate(shapes) for block in cut_into_blocks(str(number), shape, servers, 64)
+    ]
     held = POLICIES[policy](blocks, servers)
     assert len(held) == servers
     assert sorted((b.parameter, b.index) for mine in held for b in mine) == sorted(
@@ -77,14 +79,14 @@ def test_every_block_goes_to_one_server(policy: str, shapes: list[list[int]], se
 
 
 def test_largest_block_goes_to_the_least_loaded_server() -> None:
-    blocks = [*cut("a", (10,), 1), *cut("b", (30,), 1), *cut("c", (20,), 1)]
+    blocks = [*cut_into_blocks("a", (10,), 1), *cut_into_blocks("b", (30,), 1), *cut_into_blocks("c", (20,), 1)]
     assert [[block.parameter for block in mine] for mine in POLICIES["size"](blocks, 2)] == [["b"], ["c", "a"]]
 
 
 def test_a_hash_of_names_is_the_same_in_every_process() -> None:
     code = (
         "from reference_trainer.ps.partition import *\n"
-        "print([[b.index for b in mine] for mine in by_name(cut('w', (10**6,), 7), 7)])"
+        "print([[b.index for b in mine] for mine in assign_by_name(cut_into_blocks('w', (10**6,), 7), 7)])"
     )
     said = {
         subprocess.run(
@@ -124,7 +126,7 @@ class _Told:
     def __init__(self, servers: int, slice_bytes: int) -> None:
         dense = [Parameter("large", (300, 100)), Parameter("bias", (7,)), Parameter("tiny", (3, 5))]
         dense += [Parameter(f"more{number}", (5000 + number,)) for number in range(3)]
-        self.plan = make(dense, [Table("rows", 10, 4)], servers, slice_bytes=slice_bytes)
+        self.plan = make_plan(dense, [Table("rows", 10, 4)], servers, slice_bytes=slice_bytes)
 
 
 @pytest.mark.thorough

@@ -20,12 +20,12 @@ from reference_trainer.ps.exact import (
     parts_of,
     piece_of,
 )
-from reference_trainer.ps.partition import Parameter, Plan, make
+from reference_trainer.ps.partition import Parameter, Plan, make_plan
 
 torch = pytest.importorskip("torch")
 WORKERS = 3
 #: A small shard, and one with parts of its own.
-PLAN = make([Parameter("small", (1000,)), Parameter("large", (4 * PIECE,))], [], 1, slice_bytes=4 * 4 * PIECE)
+PLAN = make_plan([Parameter("small", (1000,)), Parameter("large", (4 * PIECE,))], [], 1, slice_bytes=4 * 4 * PIECE)
 assert len(PLAN.shards[0]) == 2
 
 
@@ -75,7 +75,7 @@ def test_a_part_without_a_push_keeps_its_numbers() -> None:
 
 
 def test_the_history_names_every_push_before_its_round() -> None:
-    store = store_of(make([Parameter("small", (8,))], [], 1))
+    store = store_of(make_plan([Parameter("small", (8,))], [], 1))
     store.begin_history()
     (shard,) = store.shards
     for worker in (2, 0, 1):
@@ -95,7 +95,7 @@ def test_the_history_names_every_push_before_its_round() -> None:
 
 @pytest.mark.parametrize("workers", [1, 64])
 def test_memory_does_not_grow_with_the_workers(workers: int) -> None:
-    plan = make([Parameter("weights", (32, PIECE))], [], 1)
+    plan = make_plan([Parameter("weights", (32, PIECE))], [], 1)
     store = store_of(plan, workers)
     held = store.dense.numel() + sum(part.numel() for parts in store._totals for part in parts)
     slot = Slot(store, plan, capacity=lambda table: 0)

@@ -212,7 +212,7 @@ def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[
     median.
     """
     names = matrix.rows if by_row else matrix.columns
-    bad = _any_bad(matrix.marks)
+    bad = _has_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
     for number, marks in lines.items():
         worst[number // size] = max(worst.get(number // size, (0.0, number)), (_length(marks, bad=bad), number))
@@ -231,7 +231,7 @@ def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[
     )
 
 
-def _any_bad(marks: Iterable[Mark]) -> bool:
+def _has_bad(marks: Iterable[Mark]) -> bool:
     return any(mark.state == "bad" for mark in marks)
 
 
@@ -248,7 +248,7 @@ def _strip_title(length: float, matrix: Matrix, *, bad: bool) -> str:
 
 def _strip_note(matrix: Matrix, size: int) -> str:
     parts = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
-    if _any_bad(matrix.marks):
+    if _has_bad(matrix.marks):
         parts.append("The bars beside it show the share of bad pairs of each row and column.")
     elif _known_values(matrix.marks):
         parts.append("The bars beside it show the median of each row and column.")
@@ -318,14 +318,14 @@ def _choose_names(sides: dict[str, _Side]) -> tuple[str, ...]:
 def _row(matrix: Matrix, names: Sequence[str], sides: Sequence[_Side]) -> RowView:
     as_row = [mark for side in sides for mark in side.as_row]
     as_column = [mark for side in sides for mark in side.as_column]
-    cells = [_bad(as_row), _bad(as_column)]
+    cells = [_bad_cell(as_row), _bad_cell(as_column)]
     if any(is_known(mark.value) for mark in matrix.marks):
-        cells += [_median(as_row, matrix.unit), _median(as_column, matrix.unit)]
+        cells += [_median_cell(as_row, matrix.unit), _median_cell(as_column, matrix.unit)]
     subject = names[0] if len(names) == 1 else f"{len(names)} others"
     return RowView(subject, tuple(cells), odd=len(names) == 1 and any(side.bad for side in sides))
 
 
-def _bad(marks: Sequence[Mark]) -> CellView:
+def _bad_cell(marks: Sequence[Mark]) -> CellView:
     if not marks:
         return CellView("not tried", missing=True)
     bad = sum(mark.state == "bad" for mark in marks)
@@ -335,7 +335,7 @@ def _bad(marks: Sequence[Mark]) -> CellView:
     return CellView(text, sort=repr(bad / len(marks)), odd=bool(bad) and bad * 2 >= len(marks))
 
 
-def _median(marks: Sequence[Mark], unit: str) -> CellView:
+def _median_cell(marks: Sequence[Mark], unit: str) -> CellView:
     values = _known_values(marks)
     return cell_view(median(values) if values else None, unit)
 
@@ -360,16 +360,16 @@ def bad_pairs(matrix: Matrix) -> TableView | None:
     return TableView(f"{matrix.id}.bad", title, note, "from", columns, rows)
 
 
-def _pairs(matrix: Matrix, same: Sequence[Mark]) -> RowView:
-    first = same[0]
-    values = _known_values(same)
+def _pairs(matrix: Matrix, marks: Sequence[Mark]) -> RowView:
+    first = marks[0]
+    values = _known_values(marks)
     shown = (
         CellView(format_number(median(values), matrix.unit), sort=repr(float(median(values))))
         if values
         else CellView("")
     )
     state = CellView("bad", state="bad") if first.state == "bad" else CellView("not known", state="open")
-    to = fold_nodes([matrix.columns[mark.column] for mark in same])
+    to = fold_nodes([matrix.columns[mark.column] for mark in marks])
     return RowView(matrix.rows[first.row], (CellView(to), state, shown, CellView(first.why)))
 
 
@@ -443,27 +443,27 @@ def _groups(places: Sequence[Place]) -> list[tuple[Place, ...]]:
     return [tuple(same) for same in alike.values()]
 
 
-def _place(same: Sequence[Place], unit: str, largest: float) -> PlaceView:
-    first = same[0]
+def _place(places: Sequence[Place], unit: str, largest: float) -> PlaceView:
+    first = places[0]
     pieces = tuple(
-        _piece([place.pieces[number] for place in same], unit, largest)
+        _piece([place.pieces[number] for place in places], unit, largest)
         for number in range(min(len(first.pieces), _MAX_PIECES))
     )
-    values = [_known_values(place.pieces) for place in same]
+    values = [_known_values(place.pieces) for place in places]
     more = len(first.pieces) - len(pieces)
     return PlaceView(
-        fold_nodes([place.node for place in same]),
-        len(same),
+        fold_nodes([place.node for place in places]),
+        len(places),
         format_range([float(sum(each)) for each in values], unit) if any(values) else "",
         pieces,
         f"and {more} more" if more > 0 else "",
     )
 
 
-def _piece(same: Sequence[Piece], unit: str, largest: float) -> PieceView:
-    first = same[0]
-    values = _known_values(same)
-    label = first.label if len(same) == 1 else f"{first.label} to {same[-1].label}"
+def _piece(pieces: Sequence[Piece], unit: str, largest: float) -> PieceView:
+    first = pieces[0]
+    values = _known_values(pieces)
+    label = first.label if len(pieces) == 1 else f"{first.label} to {pieces[-1].label}"
     if not values:
         # A worker holds nothing; only a piece that should hold something and is unknown counts as missing.
         return PieceView(label, _style(first.kind), "not known" if first.why else "", "0", bool(first.why), first.why)
@@ -551,7 +551,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
     # If there are more phases than colours, the remaining phases share the last colour; the tables name them.
     styles = {phase: PHASES[min(number, len(PHASES) - 1)] for number, phase in enumerate(phases)}
     many = len(timeline.lanes) > MAX_LANES
-    shown = _last(timeline.lanes) if many else timeline.lanes
+    shown = _last_lanes(timeline.lanes) if many else timeline.lanes
     return TimelineView(
         id=timeline.id,
         title=timeline.title,
@@ -569,7 +569,7 @@ def _end(lane: Lane) -> float:
     return max((span.ended_s for span in lane.spans), default=0.0)
 
 
-def _last(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
+def _last_lanes(lanes: Sequence[Lane]) -> tuple[Lane, ...]:
     ordered = sorted(enumerate(lanes), key=lambda item: (-_end(item[1]), item[0]))
     return tuple(lane for _, lane in ordered[:_LAST_LANES])
 
@@ -582,7 +582,7 @@ def _lane(lane: Lane, styles: dict[str, str], whole: float) -> LaneView:
             styles[span.phase],
             f"{span.phase}: {format_number(span.ended_s - span.began_s, 's')}, "
             f"from {format_number(span.began_s, 's')} on",
-            span.phase if _fits(span.phase, span.ended_s - span.began_s, whole) else "",
+            span.phase if _has_room_for(span.phase, span.ended_s - span.began_s, whole) else "",
         )
         for span in lane.spans
     )
@@ -590,7 +590,7 @@ def _lane(lane: Lane, styles: dict[str, str], whole: float) -> LaneView:
     return LaneView(lane.subject, lane.node, phases, took)
 
 
-def _fits(name: str, long: float, whole: float) -> bool:
+def _has_room_for(name: str, long: float, whole: float) -> bool:
     return whole > 0 and 100 * long / whole >= len(name) * _ROOM_FOR_A_LETTER + 1
 
 

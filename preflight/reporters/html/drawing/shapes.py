@@ -488,15 +488,15 @@ def _key(row: Row, numeric: Sequence[bool]) -> tuple[object, ...]:
     )
 
 
-def _row_view(same: Sequence[Row], units: Sequence[str]) -> RowView:
-    first = same[0]
-    if len(same) == 1:
+def _row_view(rows: Sequence[Row], units: Sequence[str]) -> RowView:
+    first = rows[0]
+    if len(rows) == 1:
         return RowView(first.subject, _cells(first, units), odd=_is_odd(first))
     cells = tuple(
-        _range([row.cells[index] for row in same], unit)
+        _range([row.cells[index] for row in rows], unit)
         for index, unit in zip(range(len(first.cells)), units, strict=False)
     )
-    return RowView(fold_nodes([row.subject for row in same]), cells, count=len(same), odd=_is_odd(first))
+    return RowView(fold_nodes([row.subject for row in rows]), cells, count=len(rows), odd=_is_odd(first))
 
 
 def _range(cells: Sequence[Cell], unit: str) -> CellView:
