@@ -15,7 +15,7 @@ from preflight._util.validation import format_errors, type_adapter
 from preflight.model.charts import Bar, Bars, Cell, Column, Matrix, Row, Table
 from preflight.model.job import Job
 from preflight.model.recording import Recording
-from preflight.model.recording_io import document
+from preflight.model.recording_io import document_class
 from preflight.plugins import registry
 
 
@@ -40,7 +40,7 @@ def test_pydantic_can_validate_the_return_type_of_every_probe() -> None:
             adapter.validate_json('[[["?"]]]')
 
 
-@pytest.mark.parametrize("kind", [document(), Recording, tuple[Job, ...]], ids=["document", "recording", "jobs"])
+@pytest.mark.parametrize("kind", [document_class(), Recording, tuple[Job, ...]], ids=["document", "recording", "jobs"])
 def test_invalid_documents_are_rejected_with_the_location(kind: Any) -> None:
     text = json.dumps([{"name": 3}] if kind == tuple[Job, ...] else {"jobs": [{"name": 3}]})
     with pytest.raises(ValueError) as caught:
