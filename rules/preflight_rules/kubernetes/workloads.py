@@ -845,8 +845,8 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
 
     Fix: `-np` = workers x slotsPerWorker.
 
-    Known limits: Nothing is reported where options of mpirun place the ranks (--map-by, -N, --oversubscribe), and where
-    the launcher itself is a worker.
+    Known limits: Where options of mpirun place the ranks (--map-by, -N) only too many are reported; with --oversubscribe
+    or hosts on the line nothing is. A launcher that is a worker itself is not known.
     """
     for workload in workloads(job):
         worker = _worker_role(workload)
@@ -854,19 +854,24 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
             continue
         for _, scope in workload.launches():
             tasks = job.setting("tasks", scope)
-            if not tasks or _places_ranks(job, scope.launch):
+            if not tasks or any(
+                c.scope.launch == scope.launch for c in (*job.about("oversubscribe"), *job.about("hosts"))
+            ):
                 continue
-            yield _rank_verdict(workload, worker, tasks[0], workload.setting("slots_per_worker"))
+            slots = workload.setting("slots_per_worker")
+            yield _rank_verdict(workload, worker, tasks[0], slots, is_placed=_places_ranks(job, scope.launch))
 
 
 def _places_ranks(job: Job, launch: str) -> bool:
     mappings = [claim for claim in job.about("mpi_mapping") if claim.scope.launch == launch]
     if any(claim.alternatives not in (("slot",), ("core",)) for claim in mappings):
         return True
-    return any(claim.scope.launch == launch for claim in (*job.about("tasks_per_node"), *job.about("hosts")))
+    return any(claim.scope.launch == launch for claim in job.about("tasks_per_node"))
 
 
-def _rank_verdict(workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...]) -> Verdict:
+def _rank_verdict(
+    workload: Workload, worker: Role, tasks: Claim, slots: tuple[Claim, ...], *, is_placed: bool
+) -> Verdict:
     if undecided_verdict := undecided(workload.id, (tasks, worker.count, *slots)):
         return undecided_verdict
     ranks, workers = known_number(tasks.value), known_number(worker.count.value)
@@ -886,7 +891,7 @@ def _rank_verdict(workload: Workload, worker: Role, tasks: Claim, slots: tuple[C
             remedy=remedy,
         )
     used_workers = -(-ranks // slots_each)
-    if used_workers < workers:
+    if used_workers < workers and not is_placed:
         return failed(
             workload.id,
             f"{quoted(tasks)} starts {counted(ranks, 'rank')}, which fill the {slots_each} slots of"
