@@ -845,8 +845,8 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
 
     Fix: `-np` = workers x slotsPerWorker.
 
-    Known limits: Where options of mpirun place the ranks (--map-by, -N) only too many are reported; with --oversubscribe
-    or hosts on the line nothing is. A launcher that is a worker itself is not known.
+    Known limits: Where options of mpirun place the ranks (--map-by, -N), only too many ranks are reported, and nothing
+    with --oversubscribe or with hosts on the line. A launcher that is a worker itself is not recognised.
     """
     for workload in workloads(job):
         worker = _worker_role(workload)

@@ -175,6 +175,18 @@ class PlaceSettings:
             return Several("the number of ranks")
         return value
 
+    def value_on_one_node(self, key: str) -> Any:
+        """Return the value of a key, where deepspeed without a list of hosts starts the ranks of one node.
+
+        Raises UnknownValue if the value is unknown.
+        """
+        if key == RANKS and self._launcher() == "deepspeed" and self.launch is not None:
+            starts_here = self.job.value("starts_here", self.launch.scope) == Known(True)
+            counts = numbers(self.job.value("processes_per_node", self.launch.scope)) if starts_here else ()
+            if len(counts) == 1:
+                return counts[0]
+        return self.value(key)
+
     def _is_given(self, key: str) -> bool:
         """Return whether a key is given. Raises UnknownValue if only a branch gives the key, or its section is"
         " unknown."""

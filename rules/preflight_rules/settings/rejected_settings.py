@@ -246,9 +246,12 @@ def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> 
     except UnknownValue as error:
         if not _holds_in_call(place, row):
             return None
-        if not _holds_for_several_ranks(place, row):
+        if _holds_with(place.value_of_several_ranks, row):
+            assumption = "with more than one rank, "
+        elif _holds_with(place.value_on_one_node, row):
+            assumption = "on one node, "
+        else:
             return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
-        assumption = "with more than one rank, "
     first, *other_claims = claims
     other_claims = [claim for claim in other_claims if claim.span != first.span]
     other_places = "".join(f" and {placed(claim)}" for claim in other_claims[:2])
@@ -271,10 +274,10 @@ def _holds_in_call(place: PlaceSettings, row: Refusal) -> bool:
         return True
 
 
-def _holds_for_several_ranks(place: PlaceSettings, row: Refusal) -> bool:
-    """Return whether a condition certainly holds if a launcher with an unknown number of ranks starts several ranks."""
+def _holds_with(value_of: Callable[[str], Any], row: Refusal) -> bool:
+    """Return whether a condition certainly holds with the values that an assumption gives."""
     try:
-        return holds(row.when, place.value_of_several_ranks)
+        return holds(row.when, value_of)
     except UnknownValue:
         return False
 
