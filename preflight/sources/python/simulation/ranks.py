@@ -91,8 +91,8 @@ _EACH_NODE = RankSet.LOCAL_FIRST.value
 _GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
 #: What shows that a file does something when it is started.
 _IS_PROGRAM = re.compile(r"__main__|^(?:for|while|with|try)\b", re.MULTILINE)
-#: Bytes of the modules that are kept parsed, which takes some thirty times as much memory.
-_MAX_PARSED = 1280 * 1024
+#: Characters of the modules that are kept parsed, which takes some thirty times as much memory.
+_MAX_PARSED = 2048 * 1024
 #: Attributes that a text sets, or sets with others.
 _STORED = re.compile(r"\.(\w+)[ \t]*(?:(?::[^=\n]+)?(?://|\*\*|<<|>>|[-+*/|&^%@])?=(?!=)|,| in )")
 #: Ranks that a program names and that are run besides.
@@ -728,6 +728,7 @@ def _run(
         found = tree.read(path) if path is not None else None
         return found if isinstance(found, SourceFile) else None
 
+    _MODULES.start_run()
     library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
     failure, is_complete = None, True
@@ -769,20 +770,33 @@ def _run(
 
 
 class _Modules:
-    """The modules that were parsed last: all ranks, and most launches of a tree, run the same ones."""
+    """The modules that the last runs parsed: all ranks, and most launches of a tree, run the same ones."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, Parsed | None] = {}
+        self._used: set[str] = set()
+        self._used_before: set[str] = set()
         self._size = 0
+
+    def start_run(self) -> None:
+        """Note that the modules of another run follow."""
+        self._used, self._used_before = set(), self._used
 
     def parsed(self, file: SourceFile) -> Parsed | None:
         """Return the statements of a module; None if it cannot be parsed."""
-        if file.text not in self._parsed:
-            if self._size > _MAX_PARSED:
-                self._parsed, self._size = {}, 0
-            self._parsed[file.text] = _parse(file.text)
-            self._size += file.size_bytes
-        return self._parsed[file.text]
+        self._used.add(file.text)
+        if file.text in self._parsed:
+            return self._parsed[file.text]
+        found = _parse(file.text)
+        if self._size + len(file.text) > _MAX_PARSED:
+            for text in self._parsed.keys() - self._used - self._used_before:
+                del self._parsed[text]
+            self._size = sum(map(len, self._parsed))
+        # A program that is larger keeps a part of its modules, so that each run parses only the others again.
+        if self._size + len(file.text) <= _MAX_PARSED:
+            self._parsed[file.text] = found
+            self._size += len(file.text)
+        return found
 
 
 _MODULES = _Modules()
