@@ -155,7 +155,7 @@ def _baseline_options(function: F) -> F:
 
 @baseline.command("write")
 @_baseline_options
-def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+def baseline_write(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> int:
     """Write the findings of PATHS to the baseline, replacing its previous content.
 
     The file is given by --baseline, otherwise by the configuration, otherwise it is preflight-baseline.json.
@@ -165,8 +165,8 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight.reporters import output
 
     targets = paths or (Path(),)
-    named = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
+    named = option_values.pop("baseline")
+    found = api.configure(options.choices(option_values), targets, root=root, read_baseline=False)
     file = named or found.baseline or Path(baselines.DEFAULT_NAME)
     accepted = baselines.of_findings(_lint(targets, root, found.configuration).findings)
     output.write(file, baselines.dump(accepted))
@@ -176,7 +176,7 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
 
 @baseline.command("prune")
 @_baseline_options
-def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+def baseline_prune(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> int:
     """Remove entries from the baseline that no longer occur in PATHS, and list them."""
     from preflight import api
     from preflight._util.roots import root_of
@@ -185,8 +185,8 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight.reporters import output
 
     targets = paths or (Path(),)
-    named = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
+    named = option_values.pop("baseline")
+    found = api.configure(options.choices(option_values), targets, root=root, read_baseline=False)
     file = named or found.baseline or Path(baselines.DEFAULT_NAME)
     before = baselines.load(file)
     configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
