@@ -26,14 +26,16 @@ if TYPE_CHECKING:
     from preflight.reporters.output import Output
 
 
-def deadline(name: str, default: float, help: str, *, minimum: float = 0.5, maximum: float = 600) -> Callable[[F], F]:
-    """Make an option for a time limit in seconds."""
+def deadline_option(
+    name: str, default: float, help: str, *, minimum: float = 0.5, maximum: float = 600
+) -> Callable[[F], F]:
+    """Return an option for a time limit in seconds."""
     kind = click.FloatRange(minimum, maximum)
     return click.option(name, type=kind, default=default, show_default=True, metavar="S", help=help)
 
 
-def until(default: str, last: str) -> Callable[[F], F]:
-    """Make the options for the last stage to run; `last` describes the smoke stage."""
+def stage_options(default: str, last: str) -> Callable[[F], F]:
+    """Return the options for the last stage to run; `last` describes the smoke stage."""
     return combine(
         click.option(
             "--until",
@@ -141,38 +143,40 @@ BACKEND = click.option(
 STEPS = click.option("--steps", type=click.IntRange(1, 100_000), help="Number of training steps of the smoke run.")
 #: Time limits of the stages before the smoke run.
 STAGE_DEADLINES: Callable[[F], F] = combine(
-    deadline("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
-    deadline("--open-deadline", 8.0, "Time limit for reaching a node."),
-    deadline("--node-deadline", 10.0, "Time limit for the facts of a node."),
+    deadline_option("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
+    deadline_option("--open-deadline", 8.0, "Time limit for reaching a node."),
+    deadline_option("--node-deadline", 10.0, "Time limit for the facts of a node."),
 )
-LINKS = deadline("--link-deadline", 10.0, "Time limit for one round of links.")
-SMOKE = deadline("--smoke-deadline", 60.0, "Time limit for the smoke run.", minimum=1, maximum=3600)
+LINKS = deadline_option("--link-deadline", 10.0, "Time limit for one round of links.")
+SMOKE = deadline_option("--smoke-deadline", 60.0, "Time limit for the smoke run.", minimum=1, maximum=3600)
 
 
 def run_live(
-    command: str, paths: tuple[Path, ...], root: Path | None, save: Path | None, chosen: dict[str, Any]
+    command: str, paths: tuple[Path, ...], root: Path | None, save: Path | None, option_values: dict[str, Any]
 ) -> int:
     """Make a live run, save its recording if requested, write the report and return its exit code.
 
     Args:
         command: `check`, `nodes` or `smoke`.
-        chosen: the values of the command line by option.
+        save: the file for the recording; None if it is not saved.
+        option_values: the values of the command line by option.
     """
     from preflight import api
     from preflight._util.usage_error import UsageError
     from preflight.model.configuration import RunOptions, SmokeOptions
 
-    _check_options(chosen, save)
-    smoke = SmokeOptions(**_chosen_options(chosen, SmokeOptions.field_names()))
-    run_options = RunOptions(**_chosen_options(chosen, RunOptions.field_names()), smoke=smoke)
-    configured = api.configure(options.choices(chosen), paths, root=root)
+    _check_options(option_values, save)
+    smoke = SmokeOptions(**_given_options(option_values, SmokeOptions.field_names()))
+    run_options = RunOptions(**_given_options(option_values, RunOptions.field_names()), smoke=smoke)
+    run_settings = api.configure(options.choices(option_values), paths, root=root)
 
-    act = _prepare_act(chosen)
-    memory = _open_history(
-        chosen.get("history") or configured.history, chosen.get("history_keep") or configured.history_keep
+    drain_nodes = _prepare_act(option_values)
+    store_report = _open_history(
+        option_values.get("history") or run_settings.history,
+        option_values.get("history_keep") or run_settings.history_keep,
     )
-    problems: list[UsageError] = []
-    made: list[Report] = []
+    history_errors: list[UsageError] = []
+    reports: list[Report] = []
 
     def report(events: Progress | None) -> Report:
         from preflight.model.progress import tee
@@ -180,81 +184,82 @@ def run_live(
         from preflight.reporters.live.display import live_progress
         from preflight.reporters.output import write
 
-        with live_progress(sys.stderr, color=chosen["color"], quiet=chosen["quiet"]) as progress:
-            common: dict[str, Any] = {"configuration": configured.configuration, "progress": tee(progress, events)}
+        with live_progress(sys.stderr, color=option_values["color"], quiet=option_values["quiet"]) as progress:
+            common: dict[str, Any] = {"configuration": run_settings.configuration, "progress": tee(progress, events)}
             if command == "nodes":
-                required = {"requirements": chosen["requirements"], "golden": chosen["golden"]}
-                recording, found = api.nodes(run_options, **required, **common)
+                node_options = {"requirements": option_values["requirements"], "golden": option_values["golden"]}
+                recording, new_report = api.nodes(run_options, **node_options, **common)
             else:
-                make = api.check if command == "check" else api.smoke
-                recording, found = make(paths, run_options, root=root, **common)
+                make_recording = api.check if command == "check" else api.smoke
+                recording, new_report = make_recording(paths, run_options, root=root, **common)
         if save is not None:
             write(save, dump(recording, compressed=save.suffix == ".gz"))
-        if memory is not None:
+        if store_report is not None:
             try:
-                memory(found)
+                store_report(new_report)
             except UsageError as error:
-                problems.append(error)
-        made.append(found)
-        return found
+                history_errors.append(error)
+        reports.append(new_report)
+        return new_report
 
     code = deliver_live(
-        command, chosen, report, output=configured.output, price_per_gpu_hour=configured.price_per_gpu_hour
+        command, option_values, report, output=run_settings.output, price_per_gpu_hour=run_settings.price_per_gpu_hour
     )
-    if act is not None and made:
+    if drain_nodes is not None and reports:
         try:
-            act(made[0])
+            drain_nodes(reports[0])
         except UsageError as error:
-            if not problems:
+            if not history_errors:
                 raise
             click.echo(f"preflight: {error}", err=True)
-    for problem in problems:
-        # The report is written all the same; the run can be added when the database is back.
-        add = (
+    for problem in history_errors:
+        # The report is written nevertheless; the run can be added when the database is available again.
+        add_hint = (
             f"preflight history --add {save}" if save is not None else "runs that are saved (--save) can be added later"
         )
-        raise UsageError(f"this run is not in the history: {problem}; {add}")
+        raise UsageError(f"this run is not in the history: {problem}; {add_hint}")
     return code
 
 
-def _prepare_act(chosen: dict[str, Any]) -> Callable[[Report], None] | None:
+def _prepare_act(option_values: dict[str, Any]) -> Callable[[Report], None] | None:
     """Return a function that drains and resumes nodes after the report; None if the options do not request it.
 
     Raises:
-        UsageError: the options do not fit together.
+        UsageError: the options contradict each other, or the share is invalid.
     """
     from preflight._util.usage_error import UsageError
 
-    scheduler = chosen.get("act_on")
+    scheduler = option_values.get("act_on")
     if scheduler is None:
-        if chosen.get("act"):
+        if option_values.get("act"):
             raise UsageError("--act needs --act-on slurm or --act-on kubernetes, which manages the nodes")
         return None
     from preflight.commands.drain import share_of
 
     try:
-        at_most = share_of(chosen["act_at_most"])
+        largest_share = share_of(option_values["act_at_most"])
     except ValueError as error:
         raise UsageError(f"--act-at-most {error}") from None
 
-    def act(report: Report) -> None:
+    def act_after_report(report: Report) -> None:
         from preflight.commands.drain import act_on
 
         act_on(
             report,
             scheduler,
-            really=chosen["act"],
-            at_most=at_most,
+            really=option_values["act"],
+            at_most=largest_share,
             say=lambda line: click.echo(f"preflight: {line}", err=True),
-            log_file=chosen["act_log"],
+            log_file=option_values["act_log"],
         )
 
-    return act
+    return act_after_report
 
 
 def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
-    """Open the history before the run, so that a wrong address does not waste a run; return a function that adds a
-    report.
+    """Return a function that adds a report to the history; None if there is no history.
+
+    The database is opened before the run, so that a wrong address does not waste a run.
 
     Raises:
         UsageError: the address or the time is wrong, or the database cannot be opened.
@@ -267,32 +272,32 @@ def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
     if keep:
         check_keep(keep)
     database = open_database(address)
-    # No connection is held during the run.
+    # No connection is open during the run.
     database.close()
 
-    def remember(found: Report) -> None:
-        if why := why_not_kept(found):
-            click.echo(f"preflight: the history does not store this run: {why}", err=True)
+    def store_report(run_report: Report) -> None:
+        if reason := why_not_kept(run_report):
+            click.echo(f"preflight: the history does not store this run: {reason}", err=True)
             return
-        add_run(database, found, keep=keep)
+        add_run(database, run_report, keep=keep)
         database.close()
 
-    return remember
+    return store_report
 
 
-def _chosen_options(chosen: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: chosen[name] for name in names if chosen.get(name) is not None}
+def _given_options(option_values: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: option_values[name] for name in names if option_values.get(name) is not None}
 
 
-def _check_options(chosen: dict[str, Any], save: Path | None) -> None:
-    """Reject options that would only fail after minutes of running.
+def _check_options(option_values: dict[str, Any], save: Path | None) -> None:
+    """Reject options that would otherwise fail only after minutes.
 
     Raises:
         UsageError: options contradict each other, or the recording cannot be written where requested.
     """
     from preflight._util.usage_error import UsageError
 
-    if chosen["prelude"] and not chosen["trust_job"]:
+    if option_values["prelude"] and not option_values["trust_job"]:
         raise UsageError("--prelude runs setup lines of the job's files on the nodes; add --trust-job")
     if save is not None and not save.parent.is_dir():
         raise UsageError(f"--save {save}: the folder {save.parent} does not exist")
@@ -325,7 +330,7 @@ class _WithProperties(click.Command):
     default="",
     help="Every node must have the properties of this one, which is examined as well, or of one in a saved recording.",
 )
-@until("link", "a short training run (needs --python)")
+@stage_options("link", "a short training run (needs --python)")
 @SAVE
 @HISTORY
 @ACT
@@ -334,19 +339,19 @@ class _WithProperties(click.Command):
 @LINKS
 @SMOKE
 @options.JUDGE_OPTIONS
-def nodes(save: Path | None, **chosen: Any) -> int:
+def nodes(save: Path | None, **option_values: Any) -> int:
     """Check nodes and the links between them without a job: before they take work, every night, after a repair.
 
     Nodes are found and reached as by check: --hosts, --hostfile, --on slurm, kubernetes, ray or mpi. Checks that
     compare something with a job's files do not apply.
     """
-    return run_live("nodes", (), None, save, chosen)
+    return run_live("nodes", (), None, save, option_values)
 
 
-#: Folder for the changed script and the trainer, unless --to gives another.
+#: The folder for the changed script and the trainer, unless --to names another folder.
 DEFAULT_FOLDER = "preflight-smoke"
 _COUNT = click.IntRange(1, 10_000)
-#: Parameters that are valid only with --as-launched, and those that are also valid with it.
+#: The parameters that are valid only with --as-launched, and all parameters that are valid with it.
 _ONLY_AS_LAUNCHED = ("folder", "launch", "runs", "submits", "wait_deadline", "deadline", "queue_deadline")
 _ALLOWED_AS_LAUNCHED = (*_ONLY_AS_LAUNCHED, "paths", "as_launched", "trust_job", "steps", "backend", "root")
 
@@ -409,11 +414,11 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
 @click.option("--launch", type=click.IntRange(min=1), metavar="N", help="Replace only launch N of the script.")
 @click.option("--run", "runs", is_flag=True, help="Run the changed script here; needs --trust-job.")
 @click.option("--submit", "submits", is_flag=True, help="Submit it with sbatch and wait; needs --trust-job.")
-@deadline(
+@deadline_option(
     "--wait-deadline", 60.0, "Time limit for all ranks to join; half of it for each step.", minimum=5, maximum=3600
 )
-@deadline("--deadline", 600.0, "Time limit for the whole script once it runs.", minimum=5, maximum=86400)
-@deadline("--queue-deadline", 3600.0, "Time limit for a submitted job to start.", minimum=1, maximum=7 * 86400)
+@deadline_option("--deadline", 600.0, "Time limit for the whole script once it runs.", minimum=5, maximum=86400)
+@deadline_option("--queue-deadline", 3600.0, "Time limit for a submitted job to start.", minimum=1, maximum=7 * 86400)
 @options.ROOT
 @options.JUDGE_OPTIONS
 @click.pass_context
@@ -424,7 +429,7 @@ def smoke(
     as_launched: bool,
     root: Path | None,
     save: Path | None,
-    **chosen: Any,
+    **option_values: Any,
 ) -> int:
     """Train a few steps with a known result on a job's nodes: only the last stage of check.
 
@@ -438,72 +443,76 @@ def smoke(
     """
     from preflight._util.usage_error import UsageError
 
-    given = [name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    command_line_names = [
+        name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
     misplaced = [
-        name for name in given if (name not in _ALLOWED_AS_LAUNCHED if as_launched else name in _ONLY_AS_LAUNCHED)
+        name
+        for name in command_line_names
+        if (name not in _ALLOWED_AS_LAUNCHED if as_launched else name in _ONLY_AS_LAUNCHED)
     ]
     if misplaced:
-        listed = ", ".join(_option_name(context, name) for name in misplaced)
-        raise UsageError(f"{listed}: {'not valid with' if as_launched else 'only valid with'} --as-launched")
+        names_text = ", ".join(_option_name(context, name) for name in misplaced)
+        raise UsageError(f"{names_text}: {'not valid with' if as_launched else 'only valid with'} --as-launched")
     if as_launched:
-        return _smoke_as_launched(paths, root, chosen)
-    if not paths and not chosen["hosts"] and not chosen["hostfile"]:
+        return _smoke_as_launched(paths, root, option_values)
+    if not paths and not option_values["hosts"] and not option_values["hostfile"]:
         raise UsageError("no nodes to run on: name the job's files, or give the nodes with --hosts or --hostfile")
 
-    return run_live("smoke", paths, root, save, chosen)
+    return run_live("smoke", paths, root, save, option_values)
 
 
 def _option_name(context: click.Context, name: str) -> str:
     return next(option.opts[-1] for option in context.command.params if option.name == name)
 
 
-def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, chosen: dict[str, Any]) -> int:
+def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, option_values: dict[str, Any]) -> int:
     from preflight._util.usage_error import UsageError
     from preflight.commands.as_launched.script_edits import Refusal
 
     if len(paths) != 1:
         raise UsageError("--as-launched takes exactly one script: the one that is submitted or run")
-    if chosen["runs"] and chosen["submits"]:
+    if option_values["runs"] and option_values["submits"]:
         raise UsageError("--run and --submit exclude each other")
-    if (chosen["runs"] or chosen["submits"]) and not chosen["trust_job"]:
-        what = "--run" if chosen["runs"] else "--submit"
-        raise UsageError(f"{what} also runs everything else in the job's script; add --trust-job to allow this")
-    chosen["steps"] = chosen["steps"] or 10
+    if (option_values["runs"] or option_values["submits"]) and not option_values["trust_job"]:
+        option = "--run" if option_values["runs"] else "--submit"
+        raise UsageError(f"{option} also runs everything else in the job's script; add --trust-job to allow this")
+    option_values["steps"] = option_values["steps"] or 10
     try:
-        return _as_launched(paths[0], root, chosen)
+        return _as_launched(paths[0], root, option_values)
     except Refusal as refusal:
         raise UsageError(str(refusal)) from None
 
 
-def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int:
+def _as_launched(script: Path, root: Path | None, option_values: dict[str, Any]) -> int:
     from preflight._util.roots import root_of
     from preflight.commands.as_launched import execution, plan
     from preflight.commands.as_launched.execution import trainer_file
     from preflight.commands.as_launched.script_edits import Refusal
     from preflight.config.resolve import jobs_in
 
-    top = root_of((script,), root)
-    acts = chosen["runs"] or chosen["submits"]
-    folder = (chosen["folder"] or Path(DEFAULT_FOLDER)).absolute()
-    path = script.absolute().relative_to(top.absolute()).as_posix()
-    made = plan.plan(top, path, folder, launch=chosen["launch"])
+    root_folder = root_of((script,), root)
+    runs_script = option_values["runs"] or option_values["submits"]
+    folder = (option_values["folder"] or Path(DEFAULT_FOLDER)).absolute()
+    path = script.absolute().relative_to(root_folder.absolute()).as_posix()
+    relaunch = plan.plan(root_folder, path, folder, launch=option_values["launch"])
     jobs = jobs_in((script,), root=root)
-    plan.refuse_servers(jobs, made.replaced)
-    _describe(made, folder)
-    if chosen["folder"] is None and not acts:
-        if len(made.copies) > 1:
-            others = ", ".join(copy.path for copy in made.copies[1:])
-            raise Refusal(f"{others} must change as well; use --to DIR to write all of them")
-        _show(execution.encode_copy(top, made.copies[0]), made.copies[0].path)
+    plan.refuse_servers(jobs, relaunch.replaced)
+    _print_relaunch(relaunch, folder)
+    if option_values["folder"] is None and not runs_script:
+        if len(relaunch.copies) > 1:
+            other_paths = ", ".join(copy.path for copy in relaunch.copies[1:])
+            raise Refusal(f"{other_paths} must change as well; use --to DIR to write all of them")
+        _print_script(execution.encode_copy(root_folder, relaunch.copies[0]), relaunch.copies[0].path)
         return 0
-    if chosen["submits"] and not made.batch:
+    if option_values["submits"] and not relaunch.batch:
         raise Refusal(f"--submit needs a script with #SBATCH lines, and {path} has none; use --run to run it here")
-    reports = folder / "reports" / (f"{time.time_ns():x}" if acts else "")
+    reports = folder / "reports" / (f"{time.time_ns():x}" if runs_script else "")
     settings = {
         "report_dir": str(reports),
-        "steps": chosen["steps"],
-        "timeout_s": chosen["wait_deadline"],
-        "deadline_s": chosen["deadline"],
+        "steps": option_values["steps"],
+        "timeout_s": option_values["wait_deadline"],
+        "deadline_s": option_values["deadline"],
     }
     ranks, backends = plan.ranks_of(jobs), plan.backends_of(jobs)
     trainers = {
@@ -513,48 +522,52 @@ def _as_launched(script: Path, root: Path | None, chosen: dict[str, Any]) -> int
                 "launch": launch.number,
                 "expected_ranks": ranks.get(launch.launch),
                 **({"spawn": plan.spawned_by(jobs, launch)} if launch.spawns else {}),
-                "backend": chosen["backend"] or backends.get(launch.launch, "auto"),
+                "backend": option_values["backend"] or backends.get(launch.launch, "auto"),
             }
         )
-        for launch in made.replaced
+        for launch in relaunch.replaced
     }
-    for launch in made.replaced:
-        asked = backends.get(launch.launch)
-        if chosen["backend"] and asked and asked != chosen["backend"]:
+    for launch in relaunch.replaced:
+        requested_backend = backends.get(launch.launch)
+        if option_values["backend"] and requested_backend and requested_backend != option_values["backend"]:
             _print_error(
-                f"launch {launch.number} asks for {asked}, which is not tested: --smoke-backend {chosen['backend']}"
+                f"launch {launch.number} asks for {requested_backend}, which is not tested: --smoke-backend"
+                f" {option_values['backend']}"
             )
-    written = execution.write(top, made, trainers, folder)
-    _print_error(f"wrote:  {', '.join(map(str, written))}")
-    if chosen["runs"]:
-        ended = execution.run(written[0], made.interpreter, deadline_s=chosen["deadline"])
-    elif chosen["submits"]:
-        ended = execution.submit(
-            written[0], deadline_s=chosen["deadline"], queue_deadline_s=chosen["queue_deadline"], report=_print_error
+    written_files = execution.write(root_folder, relaunch, trainers, folder)
+    _print_error(f"wrote:  {', '.join(map(str, written_files))}")
+    if option_values["runs"]:
+        script_run = execution.run(written_files[0], relaunch.interpreter, deadline_s=option_values["deadline"])
+    elif option_values["submits"]:
+        script_run = execution.submit(
+            written_files[0],
+            deadline_s=option_values["deadline"],
+            queue_deadline_s=option_values["queue_deadline"],
+            report=_print_error,
         )
     else:
         return 0
-    execution.await_reports(ended, reports)
-    verdict = execution.judge(ended, reports, {launch.number: launch.condition for launch in made.replaced})
+    execution.await_reports(script_run, reports)
+    verdict = execution.judge(script_run, reports, {launch.number: launch.condition for launch in relaunch.replaced})
     _print_error(verdict.line)
     return verdict.exit_code
 
 
-def _describe(made: Relaunch, folder: Path) -> None:
-    for launch in made.replaced:
-        removed = " ".join(launch.removed)
+def _print_relaunch(relaunch: Relaunch, folder: Path) -> None:
+    for launch in relaunch.replaced:
+        removed_text = " ".join(launch.removed)
         _print_error(
-            f"launch {launch.number} at {launch.place} ({launch.launcher}): `{removed}` becomes {launch.trainer}"
+            f"launch {launch.number} at {launch.place} ({launch.launcher}): `{removed_text}` becomes {launch.trainer}"
         )
         if launch.kept:
             _print_error(f"  its arguments are kept, and the trainer ignores them: `{' '.join(launch.kept)}`")
         if launch.image:
             _print_error(f"  it runs in the container {launch.image}: {folder} must be visible there at the same path")
-    for left in made.not_replaced:
-        _print_error(f"not replaced, so it would really run: {left}")
+    for other_launch in relaunch.not_replaced:
+        _print_error(f"not replaced, so it would really run: {other_launch}")
 
 
-def _show(data: bytes, path: str) -> None:
+def _print_script(data: bytes, path: str) -> None:
     """Print a script. If it contains secrets, print it only to a terminal, with the secrets hidden."""
     from preflight._util.sanitize import clean
     from preflight.commands.as_launched.script_edits import Refusal
@@ -563,10 +576,10 @@ def _show(data: bytes, path: str) -> None:
     from preflight.sources.secrets import shown_lines
 
     text = data.decode("utf-8", "replace")
-    shown = shown_lines(SourceFile(path, text, "", len(data)))(text)
+    redacted_text = shown_lines(SourceFile(path, text, "", len(data)))(text)
     if sys.stdout.isatty():
-        data = clean(shown, keep_newlines=True).encode("utf-8", "replace")
-    elif shown != text:
+        data = clean(redacted_text, keep_newlines=True).encode("utf-8", "replace")
+    elif redacted_text != text:
         raise Refusal(
             f"{path} appears to contain a secret, which is not written to standard output because logs keep it; "
             "use --to DIR to write the script to a folder"
@@ -581,45 +594,50 @@ def _print_error(text: str) -> None:
     click.echo(neutralize_commands(f"preflight: {clean(scrub(text))}"), err=True)
 
 
-# Writes the result of a command in every requested format; a report even after a bug in preflight.
+# Writes the result of a command in every requested format. A report is written even after a bug in preflight.
 
 
 def deliver_report(
     verb: str,
-    chosen: dict[str, Any],
+    option_values: dict[str, Any],
     make: Callable[[], Report],
     *,
     output: str = "",
     price_per_gpu_hour: float | None = None,
 ) -> int:
     """Make the report, write it in every requested format (default: `output`), and return its exit code."""
-    return deliver_live(verb, chosen, lambda _: make(), output=output, price_per_gpu_hour=price_per_gpu_hour)
+    return deliver_live(verb, option_values, lambda _: make(), output=output, price_per_gpu_hour=price_per_gpu_hour)
 
 
 def deliver_live(
     verb: str,
-    chosen: dict[str, Any],
+    option_values: dict[str, Any],
     make: Callable[[Progress | None], Report],
     *,
     output: str = "",
     price_per_gpu_hour: float | None = None,
 ) -> int:
-    """Like `deliver_report`, for a run that reports progress: `make` gets the event stream, if there is one.
+    """Make the report of a run that reports progress, write it in every requested format, and return its exit code.
 
-    `output` and `price_per_gpu_hour` come from the configuration and apply if the command line does not set them.
-    After a bug in preflight a report is written as well, so that a program waiting for the file always gets one.
+    After a bug in preflight a report is written as well, so that a program that waits for the file always gets one.
+
+    Args:
+        verb: the command.
+        option_values: the values of the command line by option.
+        make: a function that makes the report; it gets the event stream, or None.
+        output, price_per_gpu_hour: the values of the configuration, which apply if the command line does not set them.
     """
     from preflight._util.usage_error import UsageError
     from preflight.reporters import output as report_output
 
-    outputs = _outputs(chosen, output)
-    style = _style(chosen)
-    with _event_stream(chosen["events"], verb) as events:
+    outputs = _report_targets(option_values, output)
+    style = _style(option_values)
+    with _event_stream(option_values["events"], verb) as events:
 
         def write(report: Report) -> int:
             if events is not None:
                 events.report(report)
-            report_output.deliver(report, outputs, color=chosen["color"], style=style)
+            report_output.deliver(report, outputs, color=option_values["color"], style=style)
             return report.exit_code
 
         try:
@@ -631,7 +649,7 @@ def deliver_live(
 
             write(api.crashed(error, verb=verb))
             raise
-        return write(_add_price(report, chosen["price_per_gpu_hour"], price_per_gpu_hour))
+        return write(_add_price(report, option_values["price_per_gpu_hour"], price_per_gpu_hour))
 
 
 def deliver_document(
@@ -643,10 +661,13 @@ def deliver_document(
     verbosity: int = 0,
     bulk: tuple[str, ...] = (),
 ) -> None:
-    """Write what is not a report in every requested format: as JSON, or as `render` gives the named format.
+    """Write a document that is not a report in every requested format.
 
     Args:
-        bulk: lists of which each item is one line of JSON.
+        document: the document, which is written as JSON.
+        targets: the formats, each with a file, or None for standard output.
+        render: a function that returns the document in a named format other than JSON.
+        bulk: the lists of which each item is one line of JSON.
     """
     from preflight._util.json_output import to_bytes
     from preflight._util.terminal import encoded
@@ -658,9 +679,9 @@ def deliver_document(
         output.put(content if isinstance(content, bytes) else encoded(content, style.encoding), name, path)
 
 
-def _add_price(report: Report, chosen: float | None, configured: float | None) -> Report:
-    """Add the avoided cost in money if a cost was avoided and a price is known."""
-    price = chosen if chosen is not None else configured
+def _add_price(report: Report, chosen_price: float | None, configured_price: float | None) -> Report:
+    """Return the report with the avoided cost in money, if a cost was avoided and a price is known."""
+    price = chosen_price if chosen_price is not None else configured_price
     if report.avoided_cost is None or price is None:
         return report
     from preflight.engine.report import with_price
@@ -668,17 +689,17 @@ def _add_price(report: Report, chosen: float | None, configured: float | None) -
     return replace(report, avoided_cost=with_price(report.avoided_cost, price))
 
 
-def _outputs(chosen: dict[str, Any], output: str) -> tuple[Output, ...]:
-    """Return where the report goes. Standard output accepts either the report or events, not both."""
+def _report_targets(option_values: dict[str, Any], output: str) -> tuple[Output, ...]:
+    """Return the formats and files of the report. Standard output accepts either the report or events, but not both."""
     from preflight._util.usage_error import UsageError
     from preflight.reporters import output as report_output
 
-    if chosen["events"] != "-":
-        return report_output.outputs(chosen["outputs"] or ((output,) if output else ()))
-    found = report_output.outputs(chosen["outputs"]) if chosen["outputs"] else ()
-    if any(item.path is None for item in found):
+    if option_values["events"] != "-":
+        return report_output.outputs(option_values["outputs"] or ((output,) if output else ()))
+    targets = report_output.outputs(option_values["outputs"]) if option_values["outputs"] else ()
+    if any(item.path is None for item in targets):
         raise UsageError("--events - writes to standard output; write the report to a file: --output text:report.txt")
-    return found
+    return targets
 
 
 def _event_stream(target: str | None, verb: str) -> AbstractContextManager[EventStream | None]:
@@ -689,14 +710,14 @@ def _event_stream(target: str | None, verb: str) -> AbstractContextManager[Event
     return open_event_stream(target, verb)
 
 
-def _style(chosen: dict[str, Any]) -> Style:
+def _style(option_values: dict[str, Any]) -> Style:
     """Return the amount of detail that the options request."""
     from preflight._util.usage_error import UsageError
     from preflight.reporters.base import Style
 
-    if chosen["concise"] and chosen["statistics"]:
+    if option_values["concise"] and option_values["statistics"]:
         raise UsageError("--concise and --statistics exclude each other: one lists findings, the other counts them")
-    if chosen["quiet"] and chosen["verbose"]:
+    if option_values["quiet"] and option_values["verbose"]:
         raise UsageError("--quiet and --verbose exclude each other")
-    verbosity = -1 if chosen["quiet"] else chosen["verbose"]
-    return Style(verbosity=verbosity, statistics=chosen["statistics"], concise=chosen["concise"])
+    verbosity = -1 if option_values["quiet"] else option_values["verbose"]
+    return Style(verbosity=verbosity, statistics=option_values["statistics"], concise=option_values["concise"])

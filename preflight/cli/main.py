@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from preflight.model.progress import Progress
 
 
-#: Number of new objects that starts a garbage collection.
-_COLLECT_AFTER = 250_000
-_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+#: The number of new objects that starts a garbage collection.
+_COLLECTION_THRESHOLD = 250_000
+_CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
 class _Commands(click.Group):
-    """A group that suggests the nearest command for an unknown one, and lint for a file name."""
+    """A group of commands that suggests the most similar command for an unknown command, and lint for a file name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; the error for an unknown one suggests the nearest name, or `lint` for a file."""
+        """Return the command. The error for an unknown command suggests the most similar name, or `lint` for a file."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from preflight._util.usage_error import similar_names
 
             # Swapped letters are the most common mistake.
-            near = sorted(
+            similar_commands = sorted(
                 similar_names(args[0], self.commands, 3), key=lambda name: sorted(name) != sorted(args[0].lower())
             )
-            if near:
-                hint = f"Did you mean {near[0]!r}?"
+            if similar_commands:
+                hint = f"Did you mean {similar_commands[0]!r}?"
             elif Path(args[0]).suffix:
                 hint = f"To check a job's files, run: preflight lint {args[0]}"
             else:
@@ -68,15 +68,15 @@ class _Commands(click.Group):
     def _main_shell_completion(
         self, ctx_args: MutableMapping[str, Any], prog_name: str, complete_var: str | None = None
     ) -> None:
-        """Like click's, with a bash script that runs only the `preflight` on PATH."""
+        """Complete the command line as click does, but with a bash script that runs only the `preflight` on PATH."""
         if "_PREFLIGHT_COMPLETE" in os.environ:
-            from preflight.cli.options import use_own_bash
+            from preflight.cli.options import complete_from_path
 
-            use_own_bash()
+            complete_from_path()
         super()._main_shell_completion(ctx_args, prog_name, complete_var)
 
 
-@click.group(cls=_Commands, context_settings=_SETTINGS)
+@click.group(cls=_Commands, context_settings=_CONTEXT_SETTINGS)
 @click.version_option(__version__, "--version", prog_name="preflight", message="%(prog)s %(version)s")
 def cli() -> None:
     """Finds what will kill or hang a distributed training job, before it is submitted.
@@ -123,7 +123,7 @@ for command in (
 @options.JOBS
 @options.VARIABLES
 @options.JUDGE_OPTIONS
-def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+def lint(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> int:
     """Check jobs by reading their files; no cluster needed.
 
     PATHS are scripts, configuration files or directories (default: the working directory), or - for standard input.
@@ -133,41 +133,49 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     from preflight._util.cache import default_cache
     from preflight.config.resolve import jobs_in
 
-    targets, given = _with_stdin(paths or (Path(),), chosen)
-    found = api.configure(options.choices(chosen), targets, root=root)
-    if chosen["list_files"]:
-        with _progress(chosen) as progress:
-            jobs = jobs_in(targets, root=root, exclude=found.configuration.exclude, given=given, progress=progress)
+    input_paths, stdin_content = _with_stdin(paths or (Path(),), option_values)
+    run_settings = api.configure(options.choices(option_values), input_paths, root=root)
+    if option_values["list_files"]:
+        with _progress(option_values) as progress:
+            jobs = jobs_in(
+                input_paths,
+                root=root,
+                exclude=run_settings.configuration.exclude,
+                given=stdin_content,
+                progress=progress,
+            )
         lines = [[job.name, *(f"    {file.path}  ({file.kind})" for file in job.files)] for job in jobs]
         _print("".join(f"{line}\n" for of_job in lines for line in of_job))
         return 0
     # A cached report does not record the variables that it was made with.
-    kept = None if chosen["no_cache"] or chosen["variables"] else default_cache()
+    cache = None if option_values["no_cache"] or option_values["variables"] else default_cache()
 
     def make() -> Report:
-        with _progress(chosen) as progress:
+        with _progress(option_values) as progress:
             return api.lint(
-                targets,
+                input_paths,
                 root=root,
-                configuration=found.configuration,
-                given=given,
-                cache=kept,
-                jobs=chosen["jobs"] or api.usable_cpus(),
-                since=chosen["since"],
+                configuration=run_settings.configuration,
+                given=stdin_content,
+                cache=cache,
+                jobs=option_values["jobs"] or api.usable_cpus(),
+                since=option_values["since"],
                 progress=progress,
             )
 
-    if chosen["diff"]:
-        planned = api.fixes(make(), targets, root=root, unsafe=chosen["unsafe_fixes"])
-        _print(planned.diff())
-        _print_error(planned.summary(is_preview=True))
-        return 1 if planned.changes else 0
-    if chosen["fix"]:
-        planned = api.fixes(make(), targets, root=root, unsafe=chosen["unsafe_fixes"]).written()
-        _print_error(planned.summary(is_preview=False))
-    elif chosen["unsafe_fixes"]:
+    if option_values["diff"]:
+        fixes = api.fixes(make(), input_paths, root=root, unsafe=option_values["unsafe_fixes"])
+        _print(fixes.diff())
+        _print_error(fixes.summary(is_preview=True))
+        return 1 if fixes.changes else 0
+    if option_values["fix"]:
+        fixes = api.fixes(make(), input_paths, root=root, unsafe=option_values["unsafe_fixes"]).written()
+        _print_error(fixes.summary(is_preview=False))
+    elif option_values["unsafe_fixes"]:
         raise click.UsageError("--unsafe-fixes needs --fix, which edits files, or --diff, which shows the edits")
-    return deliver_report("lint", chosen, make, output=found.output, price_per_gpu_hour=found.price_per_gpu_hour)
+    return deliver_report(
+        "lint", option_values, make, output=run_settings.output, price_per_gpu_hour=run_settings.price_per_gpu_hour
+    )
 
 
 @cli.command()
@@ -180,7 +188,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
     help="write: test with a small file whether the job's output folders are writable; metadata: query the cloud's "
     "metadata service on each node for planned preemptions. Repeatable.",
 )
-@live_options.until("smoke", "the short training run")
+@live_options.stage_options("smoke", "the short training run")
 @live_options.SAVE
 @live_options.HISTORY
 @live_options.BACKUP
@@ -193,18 +201,18 @@ def lint(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
 @options.ROOT
 @options.VARIABLES
 @options.JUDGE_OPTIONS
-def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **chosen: Any) -> int:
+def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **option_values: Any) -> int:
     """Lint a job, then check its nodes and the links between them, and train a few steps.
 
     PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
     """
-    return live_options.run_live("check", paths, root, save, chosen)
+    return live_options.run_live("check", paths, root, save, option_values)
 
 
 @cli.command()
 @click.argument("recording", type=click.Path(path_type=Path, dir_okay=False))
 @options.REJUDGE_OPTIONS
-def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
+def judge(recording: Path, allow_incomplete: bool, **option_values: Any) -> int:
     """Judge a saved recording again: the same verdict and findings, without a cluster."""
 
     from preflight import api
@@ -213,13 +221,13 @@ def judge(recording: Path, allow_incomplete: bool, **chosen: Any) -> int:
 
     def report() -> Report:
         with live_progress(
-            sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=SHOW_WAIT_AFTER_S
+            sys.stderr, color=option_values["color"], quiet=option_values["quiet"], after_s=SHOW_WAIT_AFTER_S
         ) as progress:
-            found = api.judge(recording, progress=progress)
-        allowed = found.exit_code == 3 or (found.exit_code == 4 and found.inputs)
-        return replace(found, exit_code=0) if allow_incomplete and allowed else found
+            report_made = api.judge(recording, progress=progress)
+        is_allowed = report_made.exit_code == 3 or (report_made.exit_code == 4 and report_made.inputs)
+        return replace(report_made, exit_code=0) if allow_incomplete and is_allowed else report_made
 
-    return deliver_report("judge", chosen, report)
+    return deliver_report("judge", option_values, report)
 
 
 @cli.command()
@@ -297,7 +305,7 @@ def schema(document: str) -> int:
     from preflight.plugins.site import loader
     from preflight.reporters import events
 
-    makers: dict[str, Callable[[], dict[str, Any]]] = {
+    schema_functions: dict[str, Callable[[], dict[str, Any]]] = {
         "report": report.schema,
         "recording": recording_io.schema,
         "config": settings.schema,
@@ -309,18 +317,18 @@ def schema(document: str) -> int:
         "events": events.schema,
         "history": account.schema,
     }
-    found = makers[document]()
-    _print(json.dumps(found, indent=2, sort_keys=True) + "\n")
+    document_schema = schema_functions[document]()
+    _print(json.dumps(document_schema, indent=2, sort_keys=True) + "\n")
     return 0
 
 
-def _progress(chosen: dict[str, Any]) -> AbstractContextManager[Progress]:
-    """Show progress while files are read. No thread is used: that would rule out reading in several processes."""
+def _progress(option_values: dict[str, Any]) -> AbstractContextManager[Progress]:
+    """Show progress while files are read, without a thread, because a thread would prevent several processes."""
     from preflight.model.progress import SHOW_WAIT_AFTER_S
     from preflight.reporters.live.display import live_progress
 
     return live_progress(
-        sys.stderr, color=chosen["color"], quiet=chosen["quiet"], after_s=SHOW_WAIT_AFTER_S, threads=False
+        sys.stderr, color=option_values["color"], quiet=option_values["quiet"], after_s=SHOW_WAIT_AFTER_S, threads=False
     )
 
 
@@ -333,14 +341,14 @@ def _terminal_width() -> int | None:
 _STDIN_TIMEOUT_S = 120.0
 
 
-def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[Path, ...], dict[Path, bytes]]:
+def _with_stdin(paths: tuple[Path, ...], option_values: dict[str, Any]) -> tuple[tuple[Path, ...], dict[Path, bytes]]:
     """Replace `-` in the paths with the name of standard input, and return its content by that name."""
-    name = chosen["stdin_name"]
+    name = option_values["stdin_name"]
     if Path("-") not in paths:
         if name is not None:
             raise click.UsageError("--stdin-name needs - among the paths, to read standard input")
         return paths, {}
-    if chosen["fix"] or chosen["diff"]:
+    if option_values["fix"] or option_values["diff"]:
         raise click.UsageError("--fix and --diff edit files and cannot be used with standard input")
     if name is not None and name.is_dir():
         raise click.UsageError(f"--stdin-name {name}: expected a file, but this is a folder")
@@ -348,8 +356,8 @@ def _with_stdin(paths: tuple[Path, ...], chosen: dict[str, Any]) -> tuple[tuple[
     from preflight.sources.formats.tree import MAX_BYTES
 
     try:
-        # One byte more than a file may have, so that the reader reports that it is too large. Unbuffered: a thread left
-        # waiting in a buffered stream holds a lock that the interpreter wants at exit.
+        # One byte more than a file may have, so that the reader reports that it is too large. The stream has no buffer,
+        # because a thread that still waits in a buffered stream holds a lock that the interpreter needs at exit.
         stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         content = read_pipe(stream, MAX_BYTES + 1, _STDIN_TIMEOUT_S)
     except TimeoutError as error:
@@ -381,13 +389,13 @@ def _print_error(text: str) -> None:
 def main() -> None:
     """Run the `preflight` command and exit with one of the documented exit codes.
 
-    Garbage is collected rarely: the objects that imports create are all still in use, and scanning them takes a
-    twelfth of a check's time.
+    Garbage is collected rarely, because all objects that imports create are in use, and a scan of these objects takes a
+    twelfth of the time of a check.
 
-    After the exit handlers the process ends immediately. Freeing its memory object by object would take a tenth of a
+    After the exit handlers, the process ends immediately, because the release of every object would take a tenth of a
     second after a check.
     """
-    gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
+    gc.set_threshold(_COLLECTION_THRESHOLD, *gc.get_threshold()[1:])
     _search_only_absolute_folders()
     code = run(sys.argv[1:])
     try:
@@ -417,9 +425,9 @@ def run(arguments: list[str]) -> int:
 
         from preflight.cli.options import add_hint
 
-        shown = io.StringIO()
-        add_hint(error, cli).show(shown)
-        _print_error(shown.getvalue().rstrip("\n"))
+        message_text = io.StringIO()
+        add_hint(error, cli).show(message_text)
+        _print_error(message_text.getvalue().rstrip("\n"))
         return 2
     except UsageError as error:
         _print_error(f"preflight: {error}")

@@ -19,39 +19,39 @@ if TYPE_CHECKING:
 
 
 def add_hint(error: click.ClickException, group: click.Group) -> click.ClickException:
-    """Return the error with a hint in its message, if there is one to give."""
+    """Return the error with a hint in its message; unchanged if there is no hint."""
     if isinstance(error, click.NoSuchOption):
-        return _option(error, group)
+        return _unknown_option(error, group)
     if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
-        hint = _choice(error.message, [str(choice) for choice in error.param.type.choices])
+        hint = _choice_hint(error.message, [str(choice) for choice in error.param.type.choices])
         if hint:
             message = f"{error.message.rstrip('.')}. {hint}"
             return click.BadParameter(message, error.ctx, error.param, error.param_hint)
     return error
 
 
-def _choice(message: str, choices: list[str]) -> str:
+def _choice_hint(message: str, choices: list[str]) -> str:
     from preflight._util.usage_error import nearest
 
-    rejected = re.match(r"'(.*?)' is not", message)
-    near = nearest(rejected[1], choices) if rejected else ""
-    return f"Did you mean {near!r}?" if near else ""
+    match = re.match(r"'(.*?)' is not", message)
+    nearest_choice = nearest(match[1], choices) if match else ""
+    return f"Did you mean {nearest_choice!r}?" if nearest_choice else ""
 
 
-def _option(error: click.NoSuchOption, group: click.Group) -> click.ClickException:
+def _unknown_option(error: click.NoSuchOption, group: click.Group) -> click.ClickException:
     from preflight._util.usage_error import nearest
 
     name = error.option_name
-    own = error.ctx.command if error.ctx is not None else group
-    near = nearest(name, [option for option in _options(own) if option.startswith("--")])
-    if near and _is_typo(near, name):
-        return click.UsageError(f"No such option: {name}. Did you mean {near}?", error.ctx)
-    owners = [owner for owner, command in group.commands.items() if name in _options(command)]
+    used_command = error.ctx.command if error.ctx is not None else group
+    nearest_option = nearest(name, [option for option in _option_names(used_command) if option.startswith("--")])
+    if nearest_option and _is_typo(nearest_option, name):
+        return click.UsageError(f"No such option: {name}. Did you mean {nearest_option}?", error.ctx)
+    owners = [owner for owner, command in group.commands.items() if name in _option_names(command)]
     if owners:
         names = " and ".join(owners) if len(owners) < 3 else f"{', '.join(owners[:-1])} and {owners[-1]}"
-        has = "has it" if len(owners) == 1 else "have it"
-        return click.UsageError(f"{own.name} has no option {name}; {names} {has}.", error.ctx)
-    hint = f" Did you mean {near}?" if near else ""
+        verb = "has it" if len(owners) == 1 else "have it"
+        return click.UsageError(f"{used_command.name} has no option {name}; {names} {verb}.", error.ctx)
+    hint = f" Did you mean {nearest_option}?" if nearest_option else ""
     return click.UsageError(f"No such option: {name}.{hint}", error.ctx)
 
 
@@ -62,14 +62,14 @@ def _is_typo(name: str, other: str) -> bool:
     return SequenceMatcher(None, name, other).ratio() >= 0.85
 
 
-def _options(command: click.Command) -> set[str]:
+def _option_names(command: click.Command) -> set[str]:
     return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
 
-def use_own_bash() -> None:
-    """Make bash completion run `preflight` from PATH, not the command that was typed.
+def complete_from_path() -> None:
+    """Let the completion of bash run `preflight` from PATH, and not the command in the line.
 
-    Otherwise pressing Tab after `./preflight` would execute that file in the working directory.
+    Otherwise the Tab key after `./preflight` would execute that file in the working directory.
     """
     from click.shell_completion import BashComplete, add_completion_class
 
@@ -79,33 +79,33 @@ def use_own_bash() -> None:
     add_completion_class(Bash)
 
 
-#: Length of an area's name, such as RDV.
-_AREA = 3
+#: The length of the name of an area, such as RDV.
+_AREA_LENGTH = 3
 
 
-def ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the last item of a list (`RDV001,SL`) to ids, names and areas."""
+def complete_ids(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the ids, names and areas that complete the last item of a list (`RDV001,SL`)."""
     from click.shell_completion import CompletionItem
 
     from preflight.plugins.installed import all_items
 
-    before, comma, prefix = incomplete.rpartition(",")
+    listed_before, comma, prefix = incomplete.rpartition(",")
     metas = [item.meta for item in all_items()]
     if prefix[:1].islower():
-        found = {meta.name: meta.id for meta in metas}
-    elif len(prefix) < _AREA:
-        found = dict.fromkeys((meta.area for meta in metas), "")
+        names = {meta.name: meta.id for meta in metas}
+    elif len(prefix) < _AREA_LENGTH:
+        names = dict.fromkeys((meta.area for meta in metas), "")
     else:
-        found = {meta.id: meta.name for meta in metas}
-    items = sorted(found.items())
-    return [CompletionItem(before + comma + word, help=help) for word, help in items if word.startswith(prefix)]
+        names = {meta.id: meta.name for meta in metas}
+    items = sorted(names.items())
+    return [CompletionItem(listed_before + comma + word, help=help) for word, help in items if word.startswith(prefix)]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Combine several options into one decorator; help lists them in this order."""
+    """Return one decorator for several options, which the help lists in this order."""
 
     def decorate(function: F) -> F:
         for option in reversed(options):
@@ -115,10 +115,10 @@ def combine(*options: Callable[[F], F]) -> Callable[[F], F]:
     return decorate
 
 
-def output(what: str) -> Callable[[F], F]:
+def output(description: str) -> Callable[[F], F]:
     """Return the option for formats and their files; `what` is its help up to "Repeatable."."""
     return click.option(
-        *("-o", "--output", "outputs"), multiple=True, metavar="FORMAT[:FILE]", help=f"Write {what}. Repeatable."
+        *("-o", "--output", "outputs"), multiple=True, metavar="FORMAT[:FILE]", help=f"Write {description}. Repeatable."
     )
 
 
@@ -212,22 +212,26 @@ ROOT = click.option(
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Directory that references may not leave. Default: the working directory, or the common parent of all paths.",
 )
-_VARIABLE = re.compile(r"[A-Za-z_]\w*\Z")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 def _read_variables(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Make the variables visible to the scripts that the command reads; return them by name."""
-    found: dict[str, str] = {}
+    """Return the variables by name, and set them for the scripts that the command reads.
+
+    Raises:
+        BadParameter: a value is not `NAME=VALUE`.
+    """
+    variables: dict[str, str] = {}
     for value_text in values:
-        name, sign, value = value_text.partition("=")
-        if not sign or not _VARIABLE.match(name):
+        name, equals, value = value_text.partition("=")
+        if not equals or not _VARIABLE_NAME.match(name):
             raise click.BadParameter(f"{value_text!r} is not NAME=VALUE, as in --set NNODES=4", context, option)
-        found[name] = value
-    if found:
+        variables[name] = value
+    if variables:
         from preflight.sources.base import set_variables
 
-        context.with_resource(set_variables(found))
-    return found
+        context.with_resource(set_variables(variables))
+    return variables
 
 
 VARIABLES = click.option(
@@ -287,14 +291,14 @@ RULE_OPTIONS: Callable[[F], F] = combine(
         "--select",
         multiple=True,
         metavar="ID",
-        shell_complete=ids,
+        shell_complete=complete_ids,
         help="Use only these rules, checks or areas: RDV001,SLU. Repeatable.",
     ),
     click.option(
         "--ignore",
         multiple=True,
         metavar="ID",
-        shell_complete=ids,
+        shell_complete=complete_ids,
         help="Skip these rules, checks or areas. Repeatable.",
     ),
     click.option(
@@ -381,25 +385,29 @@ def choices(options: dict[str, Any]) -> Choices:
 
 
 def _names(values: Sequence[str]) -> tuple[str, ...]:
-    """Flatten `--select RDV001,SLU --select WLD` into one list."""
+    """Return the names in values such as `--select RDV001,SLU --select WLD`, in one list."""
     return tuple(name.strip() for names in values for name in names.split(",") if name.strip())
 
 
 def _severities(values: Sequence[str]) -> Any:
-    """Parse `--severity ENV003=info,RDV=error`."""
+    """Return the choices in values such as `--severity ENV003=info,RDV=error`.
+
+    Raises:
+        UsageError: a value is malformed, or its severity does not exist.
+    """
     from preflight._util.usage_error import UsageError, similar_names
     from preflight.model.configuration import SeverityChoice
     from preflight.model.findings import Severity
 
-    known = [severity.value for severity in Severity]
-    found: list[SeverityChoice] = []
+    severity_names = [severity.value for severity in Severity]
+    choices: list[SeverityChoice] = []
     for choice in _names(values):
         name, equals, severity = choice.partition("=")
         if not equals or not name:
             raise UsageError(f"--severity {choice}: expected an id, name or area and a severity, as in ENV003=info")
-        if severity not in known:
-            near = similar_names(severity.lower(), known)
-            hint = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}"
+        if severity not in severity_names:
+            similar = similar_names(severity.lower(), severity_names)
+            hint = f"did you mean {similar[0]}?" if similar else f"use one of {', '.join(severity_names)}"
             raise UsageError(f"--severity {choice}: {severity!r} is not a severity; {hint}")
-        found.append(SeverityChoice(name, severity))
-    return tuple(found)
+        choices.append(SeverityChoice(name, severity))
+    return tuple(choices)

@@ -57,12 +57,14 @@ def plan(
     from preflight.reporters import output
 
     targets = output.targets(outputs or ("text",), FORMATS)
-    chosen = paths or (Path(),)
-    if changes or (len(chosen) == 2 and all(path.is_dir() for path in chosen)):
-        if len(chosen) != 2:
-            raise click.UsageError(f"--changes compares two paths, an old and a new job, but {len(chosen)} were given")
-        return _show_changes(chosen[0], chosen[1], variables, targets, price_per_gpu_hour, color)
-    made = api.plan(chosen, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
+    option_values = paths or (Path(),)
+    if changes or (len(option_values) == 2 and all(path.is_dir() for path in option_values)):
+        if len(option_values) != 2:
+            raise click.UsageError(
+                f"--changes compares two paths, an old and a new job, but {len(option_values)} were given"
+            )
+        return _show_changes(option_values[0], option_values[1], variables, targets, price_per_gpu_hour, color)
+    made = api.plan(option_values, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
 
     def render(name: str, style: Style) -> str | bytes:
         from preflight.commands.plan import plan_pages
@@ -115,7 +117,7 @@ def _show_changes(
 @options.FILES
 @options.BASELINE
 @options.SELECTION_OPTIONS
-def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: str | None, **chosen: Any) -> int:
+def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: str | None, **option_values: Any) -> int:
     """Comment on a pull request: new findings, and what changes for the ranks.
 
     PATHS are as for lint. Without --github or --gitlab the comment is printed as Markdown. Each of them writes one
@@ -135,7 +137,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     from preflight.sources.discovery.readings import below
 
     targets = paths or (Path(),)
-    found = api.configure(options.choices(chosen), targets, root=root)
+    found = api.configure(options.choices(option_values), targets, root=root)
     top = root_of(targets, root)
     key = key_of([below(top, path) for path in targets])
     if platform is None:

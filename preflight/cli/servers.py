@@ -163,7 +163,7 @@ def webhook(
     on_too_large: str | None,
     max_bytes: int,
     no_cluster: bool,
-    **chosen: Any,
+    **option_values: Any,
 ) -> int:
     """Serve a validating admission webhook: Kubernetes asks it about every job that is submitted.
 
@@ -173,10 +173,14 @@ def webhook(
     from preflight.services.admission.judgement import Workers
     from preflight.services.admission.webhook import Certificate, Webhook, serve
 
-    policy = _policy(chosen, on_too_large=on_too_large or chosen["on_failure"], max_body_bytes=max_bytes)
+    policy = _policy(option_values, on_too_large=on_too_large or option_values["on_failure"], max_body_bytes=max_bytes)
     host, port = _listen_address(listen)
     path_token = _path_token(path_token_file) if path_token_file is not None else ""
-    cluster = None if no_cluster else _cluster(chosen, required=bool(chosen["kubeconfig"] or chosen["context"]))
+    cluster = (
+        None
+        if no_cluster
+        else _cluster(option_values, required=bool(option_values["kubeconfig"] or option_values["context"]))
+    )
     workers = Workers(policy, cluster.read if cluster is not None else None)
     serve(Webhook(workers, path_token=path_token), host, port, Certificate(certificate, key))
     return 0
@@ -192,7 +196,7 @@ def webhook(
 )
 @_POLICY
 @options.SERVICE_RULE_OPTIONS
-def admission_check(controller_name: str, **chosen: Any) -> int:
+def admission_check(controller_name: str, **option_values: Any) -> int:
     """Run an AdmissionCheck controller for Kueue: a queued job starts only after preflight has judged it.
 
     It watches Workloads, lints the job of each one, and sets its check to Ready, Retry or Rejected.
@@ -200,8 +204,8 @@ def admission_check(controller_name: str, **chosen: Any) -> int:
     from preflight.services.admission.cluster import run_controller
     from preflight.services.admission.judgement import Workers
 
-    policy = _policy(chosen)
-    cluster = _cluster(chosen, required=True)
+    policy = _policy(option_values)
+    cluster = _cluster(option_values, required=True)
     assert cluster is not None
     run_controller(cluster, Workers(policy, cluster.read), controller_name)
     return 0
@@ -217,21 +221,23 @@ def _needs(*modules: str) -> None:
         raise UsageError(f"{', '.join(missing)} cannot be imported; pip install 'preflight-train[webhook]'")
 
 
-def _policy(chosen: dict[str, Any], **further: Any) -> Policy:
+def _policy(option_values: dict[str, Any], **further: Any) -> Policy:
     from preflight import api
     from preflight.services.admission.judgement import Policy, levels_of
 
-    wanted = {**chosen, "fail_on": None, "allow_incomplete": False, "exclude": (), "extend_exclude": ()}
-    configuration = api.configure(options.choices({**wanted, "no_config": chosen["config"] is None}), ()).configuration
+    wanted = {**option_values, "fail_on": None, "allow_incomplete": False, "exclude": (), "extend_exclude": ()}
+    configuration = api.configure(
+        options.choices({**wanted, "no_config": option_values["config"] is None}), ()
+    ).configuration
     default = "error" if configuration.fail_on == "error" else "warning"
-    refuse_at, namespaces = levels_of(chosen["refuse_at"], default)
+    refuse_at, namespaces = levels_of(option_values["refuse_at"], default)
     return Policy(
         configuration,
         refuse_at,
         namespaces,
-        chosen["on_failure"],
-        max_concurrent=chosen["concurrency"],
-        deadline_s=chosen["deadline"],
+        option_values["on_failure"],
+        max_concurrent=option_values["concurrency"],
+        deadline_s=option_values["deadline"],
         **further,
     )
 
@@ -257,13 +263,13 @@ def _path_token(file: Path) -> str:
     return token
 
 
-def _cluster(chosen: dict[str, Any], *, required: bool) -> Cluster | None:
+def _cluster(option_values: dict[str, Any], *, required: bool) -> Cluster | None:
     """Connect to the cluster. Returns None if that fails and `required` is false; raises UsageError if it is true."""
     from preflight._util.usage_error import UsageError
     from preflight.services.admission.cluster import Cluster, ClusterError
 
     try:
-        return Cluster.connect(str(chosen["kubeconfig"] or ""), chosen["context"])
+        return Cluster.connect(str(option_values["kubeconfig"] or ""), option_values["context"])
     except ClusterError as error:
         if required:
             raise UsageError(str(error)) from None
@@ -333,7 +339,7 @@ def lsp(
     metavar="FILE",
     help="File with the token that opens the page. Also the environment variable PREFLIGHT_SERVE_TOKEN.",
 )
-@live_options.deadline("--page-deadline", 10.0, "Time limit for a page and its queries.", maximum=300)
+@live_options.deadline_option("--page-deadline", 10.0, "Time limit for a page and its queries.", maximum=300)
 @options.CONFIG
 def serve(
     history: str | None,

@@ -116,18 +116,21 @@ def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
     target = folder / first_config.NAME
     if not show and not force and folder.is_dir():
         first_config.refuse_to_replace(folder)
-    made = first_config.make_first_config(folder, environment=os.environ, created=api.now(), accept=accept)
+    first_configuration = first_config.make_first_config(
+        folder, environment=os.environ, created=api.now(), accept=accept
+    )
     decisions = "".join(
-        f"{decision.about + ':':<11}{decision.choice}  ({decision.because})\n" for decision in made.chosen.decisions
+        f"{decision.about + ':':<11}{decision.choice}  ({decision.because})\n"
+        for decision in first_configuration.chosen.decisions
     )
     if show:
-        output.print_bytes(made.text.encode("utf-8", "replace"))
+        output.print_bytes(first_configuration.text.encode("utf-8", "replace"))
         click.echo(printable(decisions), nl=False, err=True)
         return 0
     if accept:
-        accepted = baselines.of_findings(made.report.findings)
+        accepted = baselines.of_findings(first_configuration.report.findings)
         output.write(folder / baselines.DEFAULT_NAME, baselines.dump(accepted))
-    output.write(target, made.text.encode("utf-8", "replace"))
+    output.write(target, first_configuration.text.encode("utf-8", "replace"))
     output.print_text(f"{decisions}Wrote {target}. Run `preflight lint` in that folder.\n")
     return 0
 
@@ -155,7 +158,7 @@ def _baseline_options(function: F) -> F:
 
 @baseline.command("write")
 @_baseline_options
-def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+def baseline_write(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> int:
     """Write the findings of PATHS to the baseline, replacing its previous content.
 
     The file is given by --baseline, otherwise by the configuration, otherwise it is preflight-baseline.json.
@@ -164,11 +167,11 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight.config import baseline as baselines
     from preflight.reporters import output
 
-    targets = paths or (Path(),)
-    named = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
-    file = named or found.baseline or Path(baselines.DEFAULT_NAME)
-    accepted = baselines.of_findings(_lint(targets, root, found.configuration).findings)
+    input_paths = paths or (Path(),)
+    baseline_option = option_values.pop("baseline")
+    run_settings = api.configure(options.choices(option_values), input_paths, root=root, read_baseline=False)
+    file = baseline_option or run_settings.baseline or Path(baselines.DEFAULT_NAME)
+    accepted = baselines.of_findings(_lint(input_paths, root, run_settings.configuration).findings)
     output.write(file, baselines.dump(accepted))
     output.print_text(f"{file}: {baselines.count_text(accepted.entries)} accepted\n")
     return 0
@@ -176,7 +179,7 @@ def baseline_write(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
 
 @baseline.command("prune")
 @_baseline_options
-def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) -> int:
+def baseline_prune(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> int:
     """Remove entries from the baseline that no longer occur in PATHS, and list them."""
     from preflight import api
     from preflight._util.roots import root_of
@@ -184,25 +187,28 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **chosen: Any) ->
     from preflight.config import baseline as baselines
     from preflight.reporters import output
 
-    targets = paths or (Path(),)
-    named = chosen.pop("baseline")
-    found = api.configure(options.choices(chosen), targets, root=root, read_baseline=False)
-    file = named or found.baseline or Path(baselines.DEFAULT_NAME)
-    before = baselines.load(file)
-    configuration = replace(found.configuration, baseline=before.entries, baseline_file=str(file))
-    gone = _lint(targets, root, configuration).coverage.unused_baseline
-    top = root_of(targets, root)
-    missing = [entry for entry in before.entries if not (top / entry.path).exists()]
-    # Run from a folder other than the one it was written in, every file would look missing.
-    if len(missing) < len(before.entries) or file.resolve().parent == top.resolve():
-        gone = tuple(dict.fromkeys((*gone, *missing)))
-    elif missing:
-        raise UsageError(f"none of the files in {file} is below {top}; run prune where it was written, or add --root")
-    after = baselines.remove_entries(before, gone)
-    if after != before:
-        output.write(file, baselines.dump(after))
+    input_paths = paths or (Path(),)
+    baseline_option = option_values.pop("baseline")
+    run_settings = api.configure(options.choices(option_values), input_paths, root=root, read_baseline=False)
+    file = baseline_option or run_settings.baseline or Path(baselines.DEFAULT_NAME)
+    old_baseline = baselines.load(file)
+    configuration = replace(run_settings.configuration, baseline=old_baseline.entries, baseline_file=str(file))
+    stale_entries = _lint(input_paths, root, configuration).coverage.unused_baseline
+    root_folder = root_of(input_paths, root)
+    missing_entries = [entry for entry in old_baseline.entries if not (root_folder / entry.path).exists()]
+    # In another folder than that in which the baseline was written, every file would seem to be missing.
+    if len(missing_entries) < len(old_baseline.entries) or file.resolve().parent == root_folder.resolve():
+        stale_entries = tuple(dict.fromkeys((*stale_entries, *missing_entries)))
+    elif missing_entries:
+        raise UsageError(
+            f"none of the files in {file} is below {root_folder}; run prune where it was written, or add --root"
+        )
+    new_baseline = baselines.remove_entries(old_baseline, stale_entries)
+    if new_baseline != old_baseline:
+        output.write(file, baselines.dump(new_baseline))
     output.print_text(
-        baselines.format_entries(gone) + f"{file}: {baselines.count_text(gone)} removed, {len(after.entries)} left\n"
+        baselines.format_entries(stale_entries)
+        + f"{file}: {baselines.count_text(stale_entries)} removed, {len(new_baseline.entries)} left\n"
     )
     return 0
 
@@ -219,7 +225,7 @@ def baseline_show(file: Path | None) -> int:
 
 
 def _lint(paths: tuple[Path, ...], root: Path | None, configuration: Configuration) -> Report:
-    """Lint, with a progress line on standard error if it takes a while."""
+    """Return the report of lint, with a progress line on standard error if it takes long."""
     from preflight import api
     from preflight.model.progress import SHOW_WAIT_AFTER_S
     from preflight.reporters.live.display import live_progress

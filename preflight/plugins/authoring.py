@@ -526,8 +526,8 @@ class check(_Metadata):
 
     def __call__(self, judge: JudgeFacts) -> Check:
         """Return the check that plans with `plan` and judges with this function."""
-        listed = _data_table(judge, "costs")
-        cost = self.cost or listed.get("cost", {}).get(self.id, "")
+        cost_tables = _data_table(judge, "costs")
+        cost = self.cost or cost_tables.get("cost", {}).get(self.id, "")
         if not cost:
             raise ValueError(f"{self.id}: `cost` is missing; state its cost on a node, such as 'reads /proc/mounts'")
         return Check(
@@ -537,41 +537,41 @@ class check(_Metadata):
             self.when,
             tuple(self.probes or ()),
             cost,
-            self.without_root or listed.get("without_root", {}).get(self.id, ""),
+            self.without_root or cost_tables.get("without_root", {}).get(self.id, ""),
             self.follow_up,
             tuple(self.reads),
         )
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-_PLAIN = (str, int, float, bool, Scope, type(None))
+_COMPARED_TYPES = (str, int, float, bool, Scope, type(None))
 
 
 def memoize(function: F) -> F:
-    """Cache a pure function's result for the same arguments.
+    """Return a function that stores the results of a pure function by its arguments.
 
-    The result lives as long as the facts among the arguments, otherwise as the first argument, which is a job. Strings,
-    numbers and scopes are compared by value; everything else is compared by identity and must not be changed. The
-    result must not be changed either: all callers get the same object. Keyword arguments are not part of the key.
+    A result lives as long as the facts among the arguments or, without facts, as the first argument, which is a job.
+    Strings, numbers and scopes are compared by value. All other arguments are compared by identity and must not be
+    changed. All callers get the same result, so it must not be changed either. Keyword arguments are not accepted.
     """
 
     @functools.wraps(function)
-    def remembered(*args: Any) -> Any:
-        owner = next((item for item in args if isinstance(item, Facts)), args[0])
+    def call_with_memory(*args: Any) -> Any:
+        owner = next((argument for argument in args if isinstance(argument, Facts)), args[0])
         memory: dict[Any, Any] = owner.__dict__.setdefault("_memo", {})
-        key = (function, *[item if isinstance(item, _PLAIN) else id(item) for item in args])
-        found = memory.get(key)
-        if found is None:
-            # The arguments are stored with it, so that no other object can reuse the id of one of them.
-            found = memory[key] = (function(*args), args)
-        return found[0]
+        key = (function, *[argument if isinstance(argument, _COMPARED_TYPES) else id(argument) for argument in args])
+        entry = memory.get(key)
+        if entry is None:
+            # The arguments are stored with the result, so that no other object can reuse the id of one of them.
+            entry = memory[key] = (function(*args), args)
+        return entry[0]
 
-    return cast(F, remembered)
+    return cast(F, call_with_memory)
 
 
 def clear_memo(owner: Any) -> None:
-    """Release the cached results for a job, which may outlive the facts they were computed from, or for facts.
+    """Release the stored results of a job or of facts.
 
-    A cached result refers to its owner, so otherwise only the garbage collector could release them.
+    A stored result refers to its owner, so otherwise only the garbage collector could release both.
     """
     owner.__dict__.pop("_memo", None)

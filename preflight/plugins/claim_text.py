@@ -7,30 +7,32 @@ from collections.abc import Iterable
 
 from preflight.model.job import Claim, Launch, Plain, Span, Unresolved
 
-#: Longest value in a message, in characters; a longer one is cut.
+#: The largest length of a value in a message, in characters; a longer value is shortened.
 _MAX_VALUE_LENGTH = 60
 #: A positional parameter of a shell script or function: `$1`, `${2:-x}`.
 _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if it contains `$X`, or an
-    option.
+    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if the text does not show
+    it (a variable `$X`, or an option of a program).
 
     Messages quote claims with this function, so that `--node_rank=$i` always appears with the rank.
     """
-    value = _variable_name(claim)
+    value = _hidden_value(claim)
     return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
 
 
 def placed(claim: Claim) -> str:
     """Return the quoted claim and its location: `` `--nodes=4` (train.sbatch:2)``, `` `-N $N` (4, train.sbatch:2)``."""
-    value = _variable_name(claim)
+    value = _hidden_value(claim)
     return f"{_as_written(claim)} ({value + ', ' if value else ''}{where(claim)})"
 
 
 def where(claim: Claim) -> str:
-    """Return `train.sbatch:3`, for a message: the line of the call where an argument gives the value."""
+    """Return the file and the line of a claim as `train.sbatch:3`. If an argument gives its value, the line is that of
+    the call.
+    """
     span = argument_of(claim) or claim.span
     return f"{span.path}:{span.line}"
 
@@ -44,21 +46,22 @@ def _as_written(claim: Claim) -> str:
     return f"`{' '.join(claim.spelling.split())}`"
 
 
-def _variable_name(claim: Claim) -> str:
-    """Return the value of a claim that contains a variable or substitution; empty where the text already shows it."""
-    shown = [_value_text(item) for item in claim.alternatives]
-    # A program's option has its value from the line.
-    of_line = claim.span.path.endswith(".py") and claim.origin is not None
-    if not ("$" in claim.spelling or of_line) or not all(shown):
+def _hidden_value(claim: Claim) -> str:
+    """Return the value of a claim that contains a variable or substitution; empty if the text already shows the"
+    " value."""
+    value_texts = [_value_text(item) for item in claim.alternatives]
+    # The command line gives the value of a program's option.
+    is_from_command_line = claim.span.path.endswith(".py") and claim.origin is not None
+    if not ("$" in claim.spelling or is_from_command_line) or not all(value_texts):
         return ""
-    # `${NODES:-4}` shows its 4 already.
-    if len(shown) == 1 and re.search(rf"(?<![\w.$]){re.escape(shown[0])}(?![\w.])", claim.spelling):
+    # `${NODES:-4}` already shows its value 4.
+    if len(value_texts) == 1 and re.search(rf"(?<![\w.$]){re.escape(value_texts[0])}(?![\w.])", claim.spelling):
         return ""
-    return " or ".join(shown)
+    return " or ".join(value_texts)
 
 
 def _value_text(item: Plain) -> str:
-    """Return a value on one line, cut if long; empty for null and booleans."""
+    """Return a value on one line, shortened if it is long; empty for None and booleans."""
     if item is None or isinstance(item, bool):
         return ""
     text = " ".join((",".join(map(str, item)) if isinstance(item, tuple) else str(item)).split())
@@ -74,7 +77,7 @@ def argument_of(claim: Claim) -> Span | None:
 
 
 def format_assignment(claim: Claim) -> str:
-    """Format as `` `NNODES=8` (train.sbatch:4)`` the assignment of the claim's value; empty if unknown."""
+    """Return the assignment of the claim's value as `` `NNODES=8` (train.sbatch:4)``; empty if it is unknown."""
     span = claim.origin
     if span is None or span.line != span.end_line or span.end_column - 1 > len(span.snippet):
         return ""
@@ -82,21 +85,21 @@ def format_assignment(claim: Claim) -> str:
     return f"`{text}` ({span.path}:{span.line})" if "=" in text else ""
 
 
-def counted(number: Plain, singular: str, many: str = "") -> str:
-    """Return `1 node`, `4 nodes`."""
-    return f"{number} {singular if number == 1 else many or singular + 's'}"
+def counted(number: Plain, singular: str, plural: str = "") -> str:
+    """Return the number and the noun: `1 node`, `4 nodes`."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
 def joined(values: Iterable[Plain]) -> str:
-    """Return `4`, or `2 or 4` where branches give several."""
+    """Return the values as text: `4`, or `2 or 4` if branches give several values."""
     return " or ".join(str(value) for value in values)
 
 
 def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tuple[Claim, str] | None:
-    """Return the first claim without a certain value, and why it is uncertain.
+    """Return the first claim without a certain value, and the reason; None if all claims are certain.
 
-    A claim depends on its value being known, and on its branch: a claim under a condition that the launch is not under
-    may not be effective.
+    A claim is certain if its value is known and its branch is certain: a claim in a branch that does not contain the
+    launch may not be effective.
     """
     for claim in claims:
         if isinstance(claim.value, Unresolved):
@@ -107,7 +110,7 @@ def why_unresolved(claims: Iterable[Claim], launch: Launch | None = None) -> tup
 
 
 def definitely_holds(claim: Claim, launch: Launch | None) -> bool:
-    """Return whether no branch makes a claim uncertain: it is in none, or in the same one as the launch."""
+    """Return whether a claim certainly applies: it is in no branch, or in the same branch as the launch."""
     condition = claim.condition
     if not condition or (launch is not None and condition == launch.condition):
         return True

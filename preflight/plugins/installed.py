@@ -35,35 +35,43 @@ def checks_for(configuration: Configuration | None, stages: Stages = None) -> tu
     return tuple(sorted((*registry.checks(stages), *declared), key=lambda item: item.meta.id))
 
 
-def check_names(configuration: Configuration | None, of_verb: Callable[[], Sequence[Rule | Check]]) -> Configuration:
-    """Return the configuration after checking that every rule and check in it exists: a misspelt name would silently
-    select nothing.
+def check_names(
+    configuration: Configuration | None, command_items: Callable[[], Sequence[Rule | Check]]
+) -> Configuration:
+    """Return the configuration if every rule and check in it exists: a misspelt name would silently select nothing.
 
-    `of_verb` returns the rules and checks of this command. Ignored names may belong to another command, so that all
-    commands can share a configuration.
+    Ignored names may belong to another command, so that all commands can share a configuration.
+
+    Args:
+        command_items: a function that returns the rules and checks of this command.
+
+    Raises:
+        UsageError: a rule or check does not exist.
     """
-    wanted = configuration or Configuration()
-    if not wanted.select and not wanted.ignore:
-        return wanted
-    items = of_verb()
-    unknown = registry.unknown_names(wanted.select, items)
-    if wanted.file and len(unknown) < len(wanted.select):
-        # A file that all commands share may select items of another one.
-        unknown = registry.unknown_names(unknown, (*items, *registry.rules(), *checks_for(wanted)))
-    if ignored := registry.unknown_names(wanted.ignore, items):
-        unknown |= registry.unknown_names(ignored, (*items, *registry.rules(), *checks_for(wanted)))
-    for name, near in unknown.items():
-        hint = f"; the nearest: {', '.join(near)}" if near else ""
+    checked = configuration or Configuration()
+    if not checked.select and not checked.ignore:
+        return checked
+    items = command_items()
+    unknown = registry.unknown_names(checked.select, items)
+    if checked.file and len(unknown) < len(checked.select):
+        # A file that all commands share may select items of another command.
+        unknown = registry.unknown_names(unknown, (*items, *registry.rules(), *checks_for(checked)))
+    if ignored := registry.unknown_names(checked.ignore, items):
+        unknown |= registry.unknown_names(ignored, (*items, *registry.rules(), *checks_for(checked)))
+    for name, nearest_names in unknown.items():
+        hint = f"; the nearest: {', '.join(nearest_names)}" if nearest_names else ""
         raise UsageError(f"unknown rule or check {name!r} in select or ignore{hint}")
-    return wanted
+    return checked
 
 
 def plugins() -> tuple[str, ...]:
+    """Return the name and version of each distribution that provides sources or rules."""
     groups = (registry.SOURCES, registry.RULES)
     return tuple(sorted({plugin for group in groups for plugin in registry.load(group).plugins}))
 
 
 def broken_for(verb: str, stages: Stages = None) -> tuple[registry.Broken, ...]:
+    """Return the plugins' items for a command (and its stages) that cannot be loaded."""
     broken = (*registry.load(registry.SOURCES).broken, *registry.load(registry.RULES).broken)
     return broken if verb == "lint" else (*broken, *registry.load(registry.CHECKS, stages).broken)
 
@@ -74,23 +82,23 @@ def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
     Raises:
         UsageError: such a file cannot be used.
     """
-    found: list[Rule | Check] = [*registry.rules(), *registry.checks()]
+    items: list[Rule | Check] = [*registry.rules(), *registry.checks()]
     if site_rules:
         from preflight.plugins.site.loader import load
 
-        found.extend(declared_by(load(site_rules)))
-    return tuple(sorted(found, key=lambda item: item.meta.id))
+        items.extend(declared_by(load(site_rules)))
+    return tuple(sorted(items, key=lambda item: item.meta.id))
 
 
 def declared_by(site: Site) -> tuple[Rule | Check, ...]:
     """Return the rules and checks that a site's declarations define."""
-    found: list[Rule | Check] = []
+    declared: list[Rule | Check] = []
     if site.rules:
         from preflight.plugins.site.rules import rules_of
 
-        found.extend(rules_of(site.rules))
+        declared.extend(rules_of(site.rules))
     if site.checks:
         from preflight.plugins.site.checks import checks_of
 
-        found.extend(checks_of(site.checks))
-    return tuple(found)
+        declared.extend(checks_of(site.checks))
+    return tuple(declared)

@@ -1,4 +1,4 @@
-"""Questions that many rules ask: about each launch with certain statements in the files, or about each such claim."""
+"""Questions that many rules ask: about each launch for which the files state some quantities, or about each claim."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ L = TypeVar("L", bound="Launch | None")
 
 @dataclass(frozen=True, slots=True)
 class Stated(Generic[L]):
-    """The statements of the files for one launch, or for the job as a whole: the effective claims about several
-    quantities.
+    """The effective claims about several quantities for one launch, or for the job as a whole.
 
-    Iterating over it yields the claims about each quantity, in the order in which the quantities were requested.
+    An iteration yields the claims about each quantity, in the order in which the quantities were requested.
     """
 
     job: Job
@@ -40,7 +39,9 @@ AskSubjects: TypeAlias = Callable[[Job], Iterator[SubjectQuestion]]
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
-    """Yield each launch with its id and scope; the job as a whole when it has no launch."""
+    """Yield the id, the scope and the launch of each launch; if there is none, the name and the scope of the job, and
+    None.
+    """
     if not job.launches:
         yield job.name, WHOLE_JOB, None
     for launch in job.launches:
@@ -50,17 +51,19 @@ def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
 def launches_with(
     *quantities: Asked, also: Sequence[Asked] = (), where: Callable[[Stated[Launch]], bool] = lambda stated: True
 ) -> AskLaunches:
-    """Ask about each launch with statements about all of the quantities.
+    """Return a function that yields a question about each launch for which all of the quantities are stated.
 
-    The answer depends on the effective claims about them, and on those about the quantities in `also`, which need not
-    be stated. A launch for which `where` is false is left out.
+    Args:
+        quantities: the quantities that must be stated. The verdict depends on the effective claims about them.
+        also: further quantities on which the verdict depends, and which need not be stated.
+        where: a condition on the launches.
     """
 
     def each(job: Job) -> Iterator[LaunchQuestion]:
         for launch in job.launches:
-            stated = Stated(job, launch.scope, launch, _settings(job, launch.scope, (*quantities, *also)))
+            stated = Stated(job, launch.scope, launch, _requested_claims(job, launch.scope, (*quantities, *also)))
             if all(stated.settings[: len(quantities)]) and where(stated):
-                yield Question(launch.id, _claims(stated), launch, of=stated)
+                yield Question(launch.id, _all_claims(stated), launch, of=stated)
 
     return each
 
@@ -68,13 +71,13 @@ def launches_with(
 def subjects_with(
     *quantities: Asked, also: Sequence[Asked] = (), where: Callable[[Stated[Launch | None]], bool] = lambda stated: True
 ) -> AskSubjects:
-    """Ask about each launch as `launches_with` does; about the job as a whole when it has no launch."""
+    """Return a function like that of `launches_with`, which asks about the job as a whole if it has no launch."""
 
     def each(job: Job) -> Iterator[SubjectQuestion]:
         for subject, scope, launch in subjects(job):
-            stated = Stated(job, scope, launch, _settings(job, scope, (*quantities, *also)))
+            stated = Stated(job, scope, launch, _requested_claims(job, scope, (*quantities, *also)))
             if all(stated.settings[: len(quantities)]) and where(stated):
-                yield Question(subject, _claims(stated), launch, of=stated)
+                yield Question(subject, _all_claims(stated), launch, of=stated)
 
     return each
 
@@ -86,18 +89,24 @@ def claims_about(
     also: Sequence[Asked] = (),
     where: Callable[[Claim], bool] = lambda claim: True,
 ) -> AskSubjects:
-    """Ask about each claim about a quantity, once for each location, with the first launch that it applies to.
+    """Return a function that yields a question about each claim about a quantity, once for each location.
 
-    The answer also depends on the claims about the quantities `beside` it, which must be stated in the same file, and
-    on those in `also`, which need not be stated.
+    The subject is the first launch that the claim applies to.
+
+    Args:
+        beside: further quantities on which the verdict depends, and which the same file must state.
+        also: further quantities on which the verdict depends, and which need not be stated.
+        where: a condition on the claims.
     """
 
     def each(job: Job) -> Iterator[SubjectQuestion]:
         for subject, scope, launch, claim in each_claim(job, quantity, where=where):
-            near = [tuple(c for c in job.about(name, scope) if c.span.path == claim.span.path) for name in beside]
-            if all(near):
-                stated = Stated(job, scope, launch, ((claim,), *near, *_settings(job, scope, also)))
-                yield Question(subject, _claims(stated), launch, of=stated)
+            neighbour_claims = [
+                tuple(c for c in job.about(name, scope) if c.span.path == claim.span.path) for name in beside
+            ]
+            if all(neighbour_claims):
+                stated = Stated(job, scope, launch, ((claim,), *neighbour_claims, *_requested_claims(job, scope, also)))
+                yield Question(subject, _all_claims(stated), launch, of=stated)
 
     return each
 
@@ -106,30 +115,31 @@ def each_claim(
     job: Job, quantity: str, *, where: Callable[[Claim], bool] = lambda claim: True
 ) -> Iterator[tuple[str, Scope, Launch | None, Claim]]:
     """Yield each claim about a quantity, once for each location, with the first launch that it applies to."""
-    seen: set[tuple[str, int, int]] = set()
+    known_locations: set[tuple[str, int, int]] = set()
     for subject, scope, launch in subjects(job):
         for claim in job.about(quantity, scope):
-            place = (claim.span.path, claim.span.line, claim.span.column)
-            if place not in seen and where(claim):
-                seen.add(place)
+            location = (claim.span.path, claim.span.line, claim.span.column)
+            if location not in known_locations and where(claim):
+                known_locations.add(location)
                 yield subject, scope, launch, claim
 
 
 def required(quantity: str) -> Asked:
-    """Return the claims that need a quantity to equal a value."""
+    """Return a function that returns the claims which require a quantity to equal a value."""
     return lambda job, scope: job.requirement_claims(quantity, scope)
 
 
 def stated_by(source: str, quantity: str) -> Asked:
-    """Return the effective claims about a quantity from one reader: `slurm`, `deepspeed`."""
+    """Return a function that returns the effective claims about a quantity from one reader: `slurm`, `deepspeed`."""
     return lambda job, scope: [claim for claim in job.setting(quantity, scope) if claim.source == source]
 
 
-def _settings(job: Job, scope: Scope, quantities: Sequence[Asked]) -> tuple[tuple[Claim, ...], ...]:
+def _requested_claims(job: Job, scope: Scope, quantities: Sequence[Asked]) -> tuple[tuple[Claim, ...], ...]:
     return tuple(
-        job.setting(asked, scope) if isinstance(asked, str) else tuple(asked(job, scope)) for asked in quantities
+        job.setting(request, scope) if isinstance(request, str) else tuple(request(job, scope))
+        for request in quantities
     )
 
 
-def _claims(stated: Stated[L]) -> tuple[Claim, ...]:
+def _all_claims(stated: Stated[L]) -> tuple[Claim, ...]:
     return tuple(claim for claims in stated for claim in claims)

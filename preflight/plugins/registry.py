@@ -1,9 +1,9 @@
-"""Finds every rule, check, source, executor and reporter and loads them one by one: entry points, and files that the
-user names.
+"""Finds every rule, check, source, executor and reporter in entry points and in files that the user names, and loads
+them one by one.
 
-The built-in packs load through the same entry points as those of other distributions. An item that cannot be loaded is
-reported and skipped. Only installed distributions are searched, and files of rules and checks that the user names
-(`use_plugin_files`); never the tree that is judged.
+The built-in packs load through the same entry points as the packs of other distributions. An item that cannot be loaded
+is reported and skipped. Only installed distributions are searched, and files of rules and checks that the user names
+(`use_plugin_files`), but never the tree that is judged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from preflight._util.usage_error import MAX_LENGTH, UsageError, similar_names
 from preflight.plugins.authoring import Check, Rule
 from preflight.plugins.pack import Pack, as_pack
 
-#: Prefix of the names of modules made from plugin files, before the name of the file.
-PREFIX = "preflight_own_"
+#: The prefix of the names of modules that are made from plugin files, before the name of the file.
+MODULE_PREFIX = "preflight_own_"
 _MAX_BYTES = 1024 * 1024
 
 
@@ -40,7 +40,7 @@ class PluginFile:
     Args:
         label: the file's name and a hash of its content.
         items: its rules and checks.
-        areas, charts: those of its `PACK`, if it has one.
+        areas, charts: the areas and charts of its `PACK`; empty if it has none.
     """
 
     label: str
@@ -50,10 +50,10 @@ class PluginFile:
 
 
 def _read_plugin_file(path: Path) -> PluginFile:
-    """Load a plugin file.
+    """Return the content of a plugin file.
 
-    The file is run as a module whose name is derived from its own, so that its probes have the same names on every node
-    and in every recording.
+    The file is run as a module whose name is derived from the name of the file, so that its probes have the same names
+    on every node and in every recording.
 
     Raises:
         UsageError: the file cannot be read or run, or defines no rule, no check and no chart.
@@ -64,10 +64,10 @@ def _read_plugin_file(path: Path) -> PluginFile:
         raise UsageError(f"--plugin {path} cannot be read: {error.strerror}") from None
     if path.suffix != ".py":
         raise UsageError(f"--plugin {path}: expected a Python file")
-    name = PREFIX + re.sub(r"\W", "_", path.stem)
-    other = sys.modules.get(name)
-    if other is not None and Path(str(other.__file__)) != path:
-        raise UsageError(f"--plugin {path}: {other.__file__} has the same name; rename one of them")
+    name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
+    loaded_module = sys.modules.get(name)
+    if loaded_module is not None and Path(str(loaded_module.__file__)) != path:
+        raise UsageError(f"--plugin {path}: {loaded_module.__file__} has the same name; rename one of them")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -77,29 +77,29 @@ def _read_plugin_file(path: Path) -> PluginFile:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UsageError(f"--plugin {_place(path, error)}: {type(error).__name__}: {error}") from None
-    found = tuple(dict.fromkeys(item for item in vars(module).values() if isinstance(item, Rule | Check)))
+        raise UsageError(f"--plugin {_error_location(path, error)}: {type(error).__name__}: {error}") from None
+    items = tuple(dict.fromkeys(item for item in vars(module).values() if isinstance(item, Rule | Check)))
     pack = getattr(module, "PACK", Pack())
     if not isinstance(pack, Pack):
         raise UsageError(f"--plugin {path}: PACK is a {type(pack).__name__}; expected a preflight.plugin.Pack")
-    if not found and not pack.charts:
+    if not items and not pack.charts:
         raise UsageError(
             f"--plugin {path} defines no rule and no check; decorate functions with `rule` or `check` of "
             "preflight.plugin"
         )
     areas = tuple((str(area), str(title)) for area, title in pack.areas.items())
     label = f"{path.name} sha256:{hashlib.sha256(data).hexdigest()[:12]}"
-    return PluginFile(label, found, areas, pack.charts)
+    return PluginFile(label, items, areas, pack.charts)
 
 
 def _unload_plugin_files() -> None:
     """Remove the modules that were made from plugin files."""
-    for name in [name for name in sys.modules if name.startswith(PREFIX)]:
+    for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         del sys.modules[name]
 
 
-def _place(path: Path, error: BaseException) -> str:
-    """Return the file and the line of the error."""
+def _error_location(path: Path, error: BaseException) -> str:
+    """Return the file and the line of the error; only the file if the line is unknown."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return f"{path}:{error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
@@ -112,7 +112,7 @@ SOURCES = "preflight.sources"
 EXECUTORS = "preflight.executors"
 REPORTERS = "preflight.reporters"
 
-#: Largest number of unknown names with suggestions.
+#: The largest number of unknown names for which similar names are suggested.
 _MAX_HINTS = 10
 
 
@@ -132,7 +132,9 @@ class Broken:
 
 
 class Loaded(NamedTuple):
-    """The content of one entry-point group: the objects in pack order, and those that could not be loaded."""
+    """The content of one entry-point group: the objects in pack order, the items that could not be loaded, and the
+    distributions.
+    """
 
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
@@ -140,14 +142,14 @@ class Loaded(NamedTuple):
 
 
 class PackFunction(NamedTuple):
-    """A function of a pack of checks: it makes charts or measurements of a recording, or examines this machine."""
+    """A function of a pack of checks that makes charts or measurements of a recording, or examines this machine."""
 
     plugin: str
     where: str
     make: Callable[..., Any]
 
 
-#: Functions of packs, and those that cannot be loaded.
+#: Functions of packs, and the functions that cannot be loaded.
 PackFunctions = tuple[tuple[PackFunction, ...], tuple[Broken, ...]]
 
 #: Files of rules and checks that the user named.
@@ -156,7 +158,7 @@ _plugin_paths: tuple[Path, ...] = ()
 
 
 def use_plugin_files(paths: Iterable[Path]) -> None:
-    """Use the rules and checks of these Python files, and of no earlier ones.
+    """Use the rules and checks of these Python files instead of earlier files.
 
     Each file is run as its own module, with all permissions of the user. A file is never used because a tree names it.
 
@@ -164,11 +166,11 @@ def use_plugin_files(paths: Iterable[Path]) -> None:
         UsageError: a file cannot be read or run, or has no rule, no check and no chart.
     """
     global _plugin_files, _plugin_paths
-    chosen = tuple(dict.fromkeys(path.absolute() for path in paths))
-    if chosen or _plugin_files:
+    chosen_paths = tuple(dict.fromkeys(path.absolute() for path in paths))
+    if chosen_paths or _plugin_files:
         _unload_plugin_files()
-        _plugin_files = tuple(_read_plugin_file(path) for path in chosen)
-        _plugin_paths = chosen
+        _plugin_files = tuple(_read_plugin_file(path) for path in chosen_paths)
+        _plugin_paths = chosen_paths
         load.cache_clear()
 
 
@@ -179,12 +181,12 @@ def added_plugin_files(paths: Sequence[Path]) -> Iterator[None]:
     Raises:
         UsageError: as `use_plugin_files`.
     """
-    before = _plugin_paths
-    use_plugin_files((*before, *paths))
+    earlier_paths = _plugin_paths
+    use_plugin_files((*earlier_paths, *paths))
     try:
         yield
     finally:
-        use_plugin_files(before)
+        use_plugin_files(earlier_paths)
 
 
 #: The stages of a run; None for all. Checks and charts of other stages need not be loaded.
@@ -202,12 +204,14 @@ def load(group: str, stages: Stages = None) -> Loaded:
     items: list[Any] = []
     broken: list[Broken] = []
     plugins: list[str] = []
-    points = _points(group)
-    if not points:
-        why = "no installed distribution provides any; install preflight instead of only adding it to the import path"
-        broken.append(Broken(group, "preflight", "entry points", why))
-    for point in points:
-        plugin = _label(point)
+    packs = _entry_points(group)
+    if not packs:
+        reason = (
+            "no installed distribution provides any; install preflight instead of only adding it to the import path"
+        )
+        broken.append(Broken(group, "preflight", "entry points", reason))
+    for point in packs:
+        plugin = _distribution_name(point)
         plugins.append(plugin)
         try:
             pack = as_pack(point.load())
@@ -217,27 +221,27 @@ def load(group: str, stages: Stages = None) -> Loaded:
             continue
         for entry in entries:
             try:
-                found = _resolve_all(group, entry)
+                entry_items = _resolve_all(group, entry)
             except (Exception, SystemExit) as error:
                 broken.append(Broken(group, plugin, str(entry), error_text(error)))
                 continue
-            for item in found:
+            for item in entry_items:
                 try:
                     _check_unique(group, item, items)
                 except (TypeError, ValueError) as error:
                     broken.append(Broken(group, plugin, str(entry), error_text(error)))
                 else:
                     items.append(item)
-    for own in _plugin_files if group in (RULES, CHECKS) else ():
-        plugins.append(own.label)
-        for made in own.items:
-            if isinstance(made, Rule if group == RULES else Check):
+    for plugin_file in _plugin_files if group in (RULES, CHECKS) else ():
+        plugins.append(plugin_file.label)
+        for own_item in plugin_file.items:
+            if isinstance(own_item, Rule if group == RULES else Check):
                 try:
-                    _check_unique(group, made, items)
+                    _check_unique(group, own_item, items)
                 except ValueError as error:
-                    broken.append(Broken(group, own.label, made.meta.id, error_text(error)))
+                    broken.append(Broken(group, plugin_file.label, own_item.meta.id, error_text(error)))
                 else:
-                    items.append(made)
+                    items.append(own_item)
     return Loaded(tuple(items), tuple(broken), tuple(plugins))
 
 
@@ -252,18 +256,16 @@ def checks(stages: Stages = None) -> tuple[Check, ...]:
 
 
 def items_with_ids(ids: Collection[str]) -> tuple[Rule | Check, ...]:
-    """Return the rules and checks with these ids. Modules whose text contains none of the ids, which is most, are not
-    imported.
-    """
-    found: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
+    """Return the rules and checks with these ids. Modules whose text contains none of the ids are not imported."""
+    items: list[Rule | Check] = [item for file in _plugin_files for item in file.items if item.meta.id in ids]
     for group in (RULES, CHECKS):
         for _, pack in _usable_packs(group):
             for entry in pack.items:
-                if isinstance(entry, str) and not _mentions(entry.partition(":")[0], ids):
+                if isinstance(entry, str) and not _may_define(entry.partition(":")[0], ids):
                     continue
                 with suppress(Exception, SystemExit):
-                    found.extend(item for item in _resolve_all(group, entry) if item.meta.id in ids)
-    return tuple(sorted(found, key=lambda item: item.meta.id))
+                    items.extend(item for item in _resolve_all(group, entry) if item.meta.id in ids)
+    return tuple(sorted(items, key=lambda item: item.meta.id))
 
 
 @functools.cache
@@ -274,7 +276,7 @@ def _text_of(module: str) -> str:
     return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
 
 
-def _mentions(module: str, ids: Collection[str]) -> bool:
+def _may_define(module: str, ids: Collection[str]) -> bool:
     """Return whether a module may define a rule or check with one of these ids."""
     with suppress(ImportError, OSError, ValueError):
         text = _text_of(module)
@@ -289,14 +291,14 @@ def sources() -> tuple[Any, ...]:
 
 def areas(*groups: str) -> dict[str, str]:
     """Return the subject of each area of rules and checks, as the packs of these `groups` state it."""
-    found: dict[str, str] = {}
+    subjects: dict[str, str] = {}
     for _, pack in _usable_packs(*(groups or (RULES, CHECKS))):
         for area, title in pack.areas.items():
-            found.setdefault(str(area), str(title))
+            subjects.setdefault(str(area), str(title))
     for file in _plugin_files:
         for area, title in file.areas:
-            found.setdefault(area, title)
-    return found
+            subjects.setdefault(area, title)
+    return subjects
 
 
 def symptom_tables() -> dict[str, tuple[str, ...]]:
@@ -307,43 +309,43 @@ def symptom_tables() -> dict[str, tuple[str, ...]]:
 
 def chart_makers(stages: Stages = None) -> PackFunctions:
     """Return the functions that make charts of a run of these stages, and those that cannot be loaded."""
-    own = [(file.label, entry) for file in _plugin_files for entry in file.charts]
-    return _functions(lambda pack: pack.charts, own, stages)
+    file_entries = [(file.label, entry) for file in _plugin_files for entry in file.charts]
+    return _pack_functions(lambda pack: pack.charts, file_entries, stages)
 
 
 def examiners() -> PackFunctions:
     """Return the functions that examine this machine, and those that cannot be loaded."""
-    return _functions(lambda pack: pack.doctor)
+    return _pack_functions(lambda pack: pack.doctor)
 
 
 def measurement_readers(stages: Stages = None) -> PackFunctions:
     """Return the functions that read the measurements of a run of these stages, and those that cannot be loaded."""
-    return _functions(lambda pack: pack.measurements, (), stages)
+    return _pack_functions(lambda pack: pack.measurements, (), stages)
 
 
 def property_readers() -> tuple[tuple[Callable[..., Mapping[str, str]], ...], tuple[Broken, ...]]:
     """Return the functions that read properties of a node from its facts, and those that cannot be loaded."""
-    found, broken = _functions(lambda pack: pack.properties)
-    return tuple(function.make for function in found), broken
+    functions, broken = _pack_functions(lambda pack: pack.properties)
+    return tuple(function.make for function in functions), broken
 
 
 def _usable_packs(*groups: str) -> Iterator[tuple[EntryPoint, Pack]]:
     """Yield the packs of these groups. A pack that cannot be loaded is skipped here, and reported with its items."""
     for group in groups:
-        for point in _points(group):
+        for point in _entry_points(group):
             with suppress(Exception, SystemExit):
                 yield point, as_pack(point.load())
 
 
-def _functions(
-    names_in: Callable[[Pack], tuple[Any, ...]], more: Iterable[tuple[str, Any]] = (), stages: Stages = None
+def _pack_functions(
+    names_in: Callable[[Pack], tuple[Any, ...]], further_entries: Iterable[tuple[str, Any]] = (), stages: Stages = None
 ) -> PackFunctions:
-    found: list[PackFunction] = []
+    functions: list[PackFunction] = []
     broken: list[Broken] = []
-    listed: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     for point, pack in _usable_packs(CHECKS):
-        listed.extend((_label(point), entry) for entry in _select_by_stages(pack, names_in(pack), stages))
-    for plugin, entry in (*listed, *more):
+        entries.extend((_distribution_name(point), entry) for entry in _select_by_stages(pack, names_in(pack), stages))
+    for plugin, entry in (*entries, *further_entries):
         where = str(getattr(entry, "__name__", entry))
         try:
             make = _resolve(entry)
@@ -352,37 +354,37 @@ def _functions(
         except (Exception, SystemExit) as error:
             broken.append(Broken(CHECKS, plugin, where, error_text(error)))
         else:
-            found.append(PackFunction(plugin, where, make))
-    return tuple(found), tuple(broken)
+            functions.append(PackFunction(plugin, where, make))
+    return tuple(functions), tuple(broken)
 
 
 def load_named(group: str, name: str) -> Any:
-    """Return the executor or reporter with this `name`. Raises KeyError with the nearest and the valid names."""
-    if (own := _built_in(group, name)) is not None:
-        return own
-    found = {item.name: item for item in load(group).items}
-    if name not in found:
-        near = similar_names(name.lower(), found)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+    """Return the executor or reporter with this `name`. Raises KeyError with the most similar name and all names."""
+    if (built_in := _built_in(group, name)) is not None:
+        return built_in
+    item_by_name = {item.name: item for item in load(group).items}
+    if name not in item_by_name:
+        similar = similar_names(name.lower(), item_by_name)
+        hint = f"did you mean {similar[0]!r}? " if similar else ""
         kind = group.rpartition(".")[2].removesuffix("s")
-        raise KeyError(f"unknown {kind} {name!r}; {hint}known names: {', '.join(sorted(found)) or 'none'}")
-    return found[name]
+        raise KeyError(f"unknown {kind} {name!r}; {hint}known names: {', '.join(sorted(item_by_name)) or 'none'}")
+    return item_by_name[name]
 
 
 def _built_in(group: str, name: str) -> Any:
-    """Return the built-in item with this name, found by its module's name so that no other item is loaded; otherwise
-    None.
+    """Return the built-in item with this name; None if there is none.
 
-    No plugin's item can have the same name, because built-in items are registered first.
+    The item is found by the name of its module, so that no other item is loaded. No plugin's item can have the same
+    name, because built-in items are registered first.
     """
-    for point in _points(group):
+    for point in _entry_points(group):
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
             if isinstance(entry, str) and entry.partition(":")[0].rpartition(".")[2] == name:
                 # Load errors are reported by the code that loads all items.
                 with suppress(Exception):
-                    found = _resolve(entry)
-                    return found if found.name == name else None
+                    item = _resolve(entry)
+                    return item if item.name == name else None
     return None
 
 
@@ -392,10 +394,12 @@ def names_of(items: Iterable[Rule | Check]) -> set[str]:
 
 
 def unknown_names(names: Iterable[str], items: Iterable[Rule | Check]) -> dict[str, tuple[str, ...]]:
-    """Return the `names` that are not an id, name or area of `items`, each of the first ten with the nearest ones."""
-    known = names_of(items)
-    unknown = [name for name in dict.fromkeys(names) if name.upper() not in known and name.lower() not in known]
-    return {name: nearest(name, known) if number < _MAX_HINTS else () for number, name in enumerate(unknown)}
+    """Return the `names` that are not an id, name or area of `items`, each of the first ten with similar names."""
+    known_names = names_of(items)
+    unknown_list = [
+        name for name in dict.fromkeys(names) if name.upper() not in known_names and name.lower() not in known_names
+    ]
+    return {name: nearest(name, known_names) if number < _MAX_HINTS else () for number, name in enumerate(unknown_list)}
 
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -404,30 +408,40 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
         return ()
     from difflib import SequenceMatcher
 
-    likeness = {one: SequenceMatcher(None, name.lower(), one.lower()).ratio() for one in known}
-    near = sorted((one for one in likeness if likeness[one] >= 0.5), key=lambda one: (-likeness[one], one))
-    return tuple(near[:3])
+    similarity = {candidate: SequenceMatcher(None, name.lower(), candidate.lower()).ratio() for candidate in known}
+    candidates = sorted(
+        (candidate for candidate in similarity if similarity[candidate] >= 0.5),
+        key=lambda candidate: (-similarity[candidate], candidate),
+    )
+    return tuple(candidates[:3])
 
 
 @functools.cache
 def _installed() -> Any:
-    """Return all entry points of installed distributions; read once, because this opens all of their files.
+    """Return all entry points of installed distributions, which are read once, because this opens all of their files.
 
-    Its type differs between versions of Python; `select`, the only method used, does not.
+    The type of the result differs between versions of Python, but `select`, the only method in use, does not.
     """
     return entry_points()
 
 
-def _points(group: str) -> list[EntryPoint]:
-    found = {(point.name, point.value): point for point in _installed().select(group=group)}
-    return sorted(found.values(), key=lambda p: (p.name != "builtin", _label(p), p.name, p.value))
+def _entry_points(group: str) -> list[EntryPoint]:
+    point_by_name = {(point.name, point.value): point for point in _installed().select(group=group)}
+    return sorted(
+        point_by_name.values(),
+        key=lambda point: (point.name != "builtin", _distribution_name(point), point.name, point.value),
+    )
 
 
 def _select_by_stages(pack: Pack, entries: Sequence[Any], stages: Stages) -> tuple[Any, ...]:
     """Return the entries of a pack, except those that only other stages use."""
-    others = tuple(f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages)
+    other_modules = tuple(
+        f"{module}." for module, stage in pack.stages.items() if stages is not None and stage not in stages
+    )
     return tuple(
-        entry for entry in entries if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(others)
+        entry
+        for entry in entries
+        if not isinstance(entry, str) or not f"{entry.partition(':')[0]}.".startswith(other_modules)
     )
 
 
@@ -444,19 +458,21 @@ def _check_unique(group: str, item: Any, items: Sequence[Any]) -> None:
         raise TypeError(f"expected a {expected.__name__.lower()}, not {type(item).__name__}; use the decorator")
     for other in items:
         if item.meta.id == other.meta.id or item.meta.name == other.meta.name:
-            taken = f"{other.meta.id} {other.meta.name}"
-            raise ValueError(f"{item.meta.id} {item.meta.name} collides with {taken}; ids and names must be unique")
+            other_text = f"{other.meta.id} {other.meta.name}"
+            raise ValueError(
+                f"{item.meta.id} {item.meta.name} collides with {other_text}; ids and names must be unique"
+            )
 
 
-def _label(point: EntryPoint) -> str:
-    return _name_of(point.dist) if point.dist is not None else point.name
+def _distribution_name(point: EntryPoint) -> str:
+    return _name_and_version(point.dist) if point.dist is not None else point.name
 
 
 @functools.cache
-def _name_of(distribution: Distribution) -> str:
-    """Return name and version, from the head of a distribution's metadata.
+def _name_and_version(distribution: Distribution) -> str:
+    """Return the name and version in the head of a distribution's metadata.
 
-    The library parses all of it, a long description included, with a mail parser.
+    The library would parse all metadata, including a long description, with a mail parser.
     """
     head, _, _ = (distribution.read_text("METADATA") or "").partition("\n\n")
     headers = dict(line.partition(": ")[::2] for line in head.splitlines())
@@ -470,12 +486,12 @@ def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
     check defined there.
     """
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
-        found = _resolve(entry)
-        return found if isinstance(found, tuple) else (found,)
+        resolved = _resolve(entry)
+        return resolved if isinstance(resolved, tuple) else (resolved,)
     kind = Rule if group == RULES else Check
     module = importlib.import_module(entry)
     defined = (item for item in vars(module).values() if isinstance(item, kind))
-    # A module may import a rule of another.
+    # A module may import a rule of another module.
     return tuple(item for item in defined if getattr(item.judge, "__module__", entry) == entry)
 
 
@@ -483,9 +499,9 @@ def _resolve(entry: Any) -> Any:
     if not isinstance(entry, str):
         return entry
     module, _, attribute = entry.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    target = getattr(importlib.import_module(module), attribute)
     # A pack may name a class that needs no arguments, so that a module need not create an instance at import.
-    return found() if isinstance(found, type) else found
+    return target() if isinstance(target, type) else target
 
 
 def error_text(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Checks that a site defines in a TOML file, and the judgement of their facts. No code."""
+"""Checks that a site defines in a TOML file without code, and the judgement of their facts."""
 
 from __future__ import annotations
 
@@ -90,21 +90,21 @@ def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
         )
     if not 0 < item.deadline <= MAX_DEADLINE_S:
         yield Problem((*path, "deadline"), f"`deadline` must be more than 0 and at most {MAX_DEADLINE_S:g} seconds")
-    said = [*item.exit, *item.warning_exit, *item.unknown_exit]
+    listed_codes = [*item.exit, *item.warning_exit, *item.unknown_exit]
     for key, codes in (("exit", item.exit), ("warning-exit", item.warning_exit), ("unknown-exit", item.unknown_exit)):
-        for n, code in enumerate(codes):
+        for index, code in enumerate(codes):
             if not 0 <= code <= 255:
-                yield Problem((*path, key, n), f"{code} is not an exit code; use 0 to 255")
-            elif said.count(code) > 1:
-                yield Problem((*path, key, n), f"the exit code {code} has two meanings; list it once")
-    if item.output is not None and (why := pattern_problem(item.output)):
-        yield Problem((*path, "output"), why)
-    for n, value in enumerate(item.value):
+                yield Problem((*path, key, index), f"{code} is not an exit code; use 0 to 255")
+            elif listed_codes.count(code) > 1:
+                yield Problem((*path, key, index), f"the exit code {code} has two meanings; list it once")
+    if item.output is not None and (reason := pattern_problem(item.output)):
+        yield Problem((*path, "output"), reason)
+    for index, value in enumerate(item.value):
         if not _PATH.fullmatch(value.json):
             yield Problem(
-                (*path, "value", n), "`json` must be the path of a value, such as disks.0.free", at_value=False
+                (*path, "value", index), "`json` must be the path of a value, such as disks.0.free", at_value=False
             )
-        yield from problems_of(value, (*path, "value", n))
+        yield from problems_of(value, (*path, "value", index))
 
 
 def to_configuration(item: Check, file: str) -> SiteCheck:
@@ -132,63 +132,63 @@ def to_configuration(item: Check, file: str) -> SiteCheck:
     )
 
 
-#: Time for the agent in addition to the command's own deadline.
-_STARTING_S = 2.0
+#: The time for the agent in addition to the command's own deadline, in seconds.
+_AGENT_TIME_S = 2.0
 _MAX_SHOWN_LENGTH = 200
-#: Longest text for a regular expression, which may take very long on longer text.
+#: The largest length of a text for a regular expression, which may take very long on longer text.
 _MAX_SEARCHED_LENGTH = 64 * 1024
 
 
 def checks_of(site_checks: Iterable[SiteCheck]) -> tuple[PluginCheck, ...]:
-    """Return the checks that the site declared, as used in a run."""
+    """Return the checks that the site declared, in the form that a run uses."""
     return tuple(_build_check(item) for item in site_checks)
 
 
 def _build_check(item: SiteCheck) -> PluginCheck:
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-        for node in _nodes(item, fleet):
+        for node in _request_nodes(item, fleet):
             yield Request(
                 probe_name(command),
                 node.name,
-                _params(item),
+                _request_params(item),
                 context=item.context,
                 required=item.required,
-                deadline_s=item.deadline_s + _STARTING_S,
+                deadline_s=item.deadline_s + _AGENT_TIME_S,
             )
 
     def judge(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return _judge_all(item, facts)
 
-    judge.__doc__ = _doc(item)
-    decorate = check(
+    judge.__doc__ = _docstring(item)
+    check_decorator = check(
         item.id,
         item.name,
         plan=plan,
         probes=(command,),
-        cost=f"runs `{_line(item)}`, for at most {item.deadline_s:g} s",
+        cost=f"runs `{_command_line(item)}`, for at most {item.deadline_s:g} s",
         severity=Severity(item.severity),
         profile="gate",
         stage="stable",
         evidence=(item.evidence,),
     )
-    return decorate(judge)
+    return check_decorator(judge)
 
 
-def _nodes(item: SiteCheck, fleet: Fleet) -> tuple[Node, ...]:
+def _request_nodes(item: SiteCheck, fleet: Fleet) -> tuple[Node, ...]:
     reached = fleet.reached
     return tuple(node for node in reached if not item.first_node or node == fleet.master)
 
 
-def _params(item: SiteCheck) -> dict[str, Any]:
+def _request_params(item: SiteCheck) -> dict[str, Any]:
     return {"command": list(item.command), "deadline_s": item.deadline_s}
 
 
-def _line(item: SiteCheck) -> str:
-    """Return the command as it can be pasted into a shell."""
+def _command_line(item: SiteCheck) -> str:
+    """Return the command as a line that can be pasted into a shell."""
     return shlex.join(item.command)
 
 
-def _doc(item: SiteCheck) -> str:
+def _docstring(item: SiteCheck) -> str:
     """Return the text of `preflight explain`, under the headings of every check."""
     conditions = [f"its exit code is {' or '.join(map(str, item.good))}"]
     if item.output:
@@ -196,10 +196,10 @@ def _doc(item: SiteCheck) -> str:
     conditions.extend(f"{value.name} in the JSON it prints is {format_tests(value.tests)}" for value in item.values)
     if item.agree:
         conditions.append("its output is the same on all nodes")
-    where = "on the node of rank 0" if item.first_node else "on every node"
+    nodes_text = "on the node of rank 0" if item.first_node else "on every node"
     paragraphs = (
         item.message,
-        f"What it checks:\n    `{_line(item)}` {where}: {'; '.join(conditions)}.",
+        f"What it checks:\n    `{_command_line(item)}` {nodes_text}: {'; '.join(conditions)}.",
         f"Why it matters:\n    This site requires it in {item.file or 'its checks'}.",
         "Example:\n    None.",
         f"Fix:\n    {item.remedy}",
@@ -210,8 +210,13 @@ def _doc(item: SiteCheck) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The judgement of one node's answer: `what` is the same for nodes with the same fault, `seen` is this node's
-    output.
+    """The judgement of one node's answer.
+
+    Args:
+        status: `pass`, `fault`, `warning` or `unknown`.
+        what: a description, which is the same for nodes with the same fault.
+        seen: the output of this node.
+        expected: the expected output.
     """
 
     status: str
@@ -221,90 +226,104 @@ class _Answer:
 
 
 def _judge_all(item: SiteCheck, facts: Facts) -> Iterator[Verdict]:
-    wanted = _params(item)
+    request_params = _request_params(item)
     answers: dict[str, CommandResult | Unavailable] = {}
     for row in facts.each(command):
-        if dict(row.params) == wanted and row.asked.context == item.context:
+        if dict(row.params) == request_params and row.asked.context == item.context:
             answers[row.node] = row.fact if isinstance(row.fact, Unavailable) else row.fact.value
     if not answers:
         yield not_applicable(item.name, "no node was queried")
         return
-    said = {node: _judge_node(item, found) for node, found in answers.items()}
-    groups = grouped((_Answer(answer.status, answer.what), node) for node, answer in said.items())
+    judged_answers = {node: _judge_node(item, result) for node, result in answers.items()}
+    groups = grouped((_Answer(answer.status, answer.what), node) for node, answer in judged_answers.items())
     for group, nodes in groups.items():
-        first = said[nodes[0]]
+        first_answer = judged_answers[nodes[0]]
         if group.status == "unknown":
-            seen = f": {first.seen}" if first.seen else ""
-            reason = f"`{_line(item)}` on {join_some(nodes, 4)}: {first.what}{seen}"
+            output_text = f": {first_answer.seen}" if first_answer.seen else ""
+            reason = f"`{_command_line(item)}` on {join_some(nodes, 4)}: {first_answer.what}{output_text}"
             yield unknown(f"{item.name}: {group.what}", reason, required=item.required)
         elif group.status in ("fault", "warning"):
-            yield _fault(item, first, nodes, mild=group.status == "warning")
-    fine = {
-        node: found
-        for node, found in answers.items()
-        if said[node].status == "pass" and isinstance(found, CommandResult)
+            yield _fault(item, first_answer, nodes, is_warning=group.status == "warning")
+    passing_results = {
+        node: result
+        for node, result in answers.items()
+        if judged_answers[node].status == "pass" and isinstance(result, CommandResult)
     }
-    odd = _minority_outputs(fine) if item.agree else {}
-    if odd:
-        common = Counter(found.output.strip() for node, found in fine.items() if node not in odd).most_common(1)
-        seen = next(iter(odd.values()))
-        expected = f"as on most nodes: {_short(common[0][0])}" if common else "the same on all nodes"
-        yield _fault(item, _Answer("fault", "its output differs", _short(seen), expected), list(odd), mild=False)
-    whole = sum(each.status == "pass" for each in said.values()) - len(odd)
-    if whole:
-        yield passed(f"{item.name} on {whole} nodes")
+    differing_outputs = _minority_outputs(passing_results) if item.agree else {}
+    if differing_outputs:
+        common_outputs = Counter(
+            result.output.strip() for node, result in passing_results.items() if node not in differing_outputs
+        ).most_common(1)
+        output_text = next(iter(differing_outputs.values()))
+        expected = f"as on most nodes: {_shorten(common_outputs[0][0])}" if common_outputs else "the same on all nodes"
+        yield _fault(
+            item,
+            _Answer("fault", "its output differs", _shorten(output_text), expected),
+            list(differing_outputs),
+            is_warning=False,
+        )
+    passed_count = sum(answer.status == "pass" for answer in judged_answers.values()) - len(differing_outputs)
+    if passed_count:
+        yield passed(f"{item.name} on {passed_count} nodes")
 
 
-def _judge_node(item: SiteCheck, found: CommandResult | Unavailable) -> _Answer:
-    if isinstance(found, Unavailable):
-        if found.kind == "missing" and item.absent != "unknown":
-            return _Answer(item.absent, "the command does not exist", found.reason, "the command exists")
-        return _Answer("unknown", found.reason)
-    if found.exit_code in item.unknown:
-        return _Answer("unknown", f"the command could not decide (exit code {found.exit_code})", _first_line(found))
-    if found.exit_code not in item.good:
-        ended = f"exit code {found.exit_code}" if found.exit_code >= 0 else f"killed by signal {-found.exit_code}"
-        status = "warning" if found.exit_code in item.warning else "fault"
-        return _Answer(status, ended, _first_line(found), f"exit code {' or '.join(map(str, item.good))}")
-    if item.output and not re.search(item.output, found.output[:_MAX_SEARCHED_LENGTH], re.MULTILINE):
-        return _Answer("fault", "its output does not match", _first_line(found), f"output that matches {item.output}")
-    return _judge_values(item, found) if item.values else _Answer("pass", "")
+def _judge_node(item: SiteCheck, result: CommandResult | Unavailable) -> _Answer:
+    if isinstance(result, Unavailable):
+        if result.kind == "missing" and item.absent != "unknown":
+            return _Answer(item.absent, "the command does not exist", result.reason, "the command exists")
+        return _Answer("unknown", result.reason)
+    if result.exit_code in item.unknown:
+        return _Answer("unknown", f"the command could not decide (exit code {result.exit_code})", _first_line(result))
+    if result.exit_code not in item.good:
+        end_text = f"exit code {result.exit_code}" if result.exit_code >= 0 else f"killed by signal {-result.exit_code}"
+        status = "warning" if result.exit_code in item.warning else "fault"
+        return _Answer(status, end_text, _first_line(result), f"exit code {' or '.join(map(str, item.good))}")
+    if item.output and not re.search(item.output, result.output[:_MAX_SEARCHED_LENGTH], re.MULTILINE):
+        return _Answer("fault", "its output does not match", _first_line(result), f"output that matches {item.output}")
+    return _judge_values(item, result) if item.values else _Answer("pass", "")
 
 
-def _judge_values(item: SiteCheck, found: CommandResult) -> _Answer:
+def _judge_values(item: SiteCheck, result: CommandResult) -> _Answer:
     try:
-        document = json.loads(found.output)
+        document = json.loads(result.output)
     except (ValueError, RecursionError):
-        return _Answer("unknown", "its output is not JSON", _first_line(found))
+        return _Answer("unknown", "its output is not JSON", _first_line(result))
     for value in item.values:
-        seen, exists = _at(document, value.name)
+        found_value, exists = _value_at(document, value.name)
         kinds = {test.kind for test in value.tests}
         if kinds & {"required", "forbidden"}:
             if exists != ("required" in kinds):
-                what = f"{value.name} is {'present' if exists else 'missing'}"
+                description = f"{value.name} is {'present' if exists else 'missing'}"
                 expected = f"{value.name}: {format_tests(value.tests)}"
-                return _Answer("fault", what, _short(plain(seen)) if exists else "", expected)
+                return _Answer("fault", description, _shorten(plain(found_value)) if exists else "", expected)
             continue
         if not exists:
             return _Answer("unknown", f"its output has no {value.name}")
-        if (row := _judge_value(value, seen)) is not None:
-            return row
+        if (answer := _judge_value(value, found_value)) is not None:
+            return answer
     return _Answer("pass", "")
 
 
-def _judge_value(value: Condition, seen: Any) -> _Answer | None:
-    result = passes_all(value.tests, tuple(seen) if isinstance(seen, list) else seen)
+def _judge_value(value: Condition, found_value: Any) -> _Answer | None:
+    result = passes_all(value.tests, tuple(found_value) if isinstance(found_value, list) else found_value)
     if result is None:
-        return _Answer("unknown", f"{value.name} cannot be compared with the required value", _short(plain(seen)))
+        return _Answer(
+            "unknown", f"{value.name} cannot be compared with the required value", _shorten(plain(found_value))
+        )
     if result:
         return None
     return _Answer(
-        "fault", f"{value.name} is different", f"{value.name}: {_short(plain(seen))}", format_tests(value.tests)
+        "fault",
+        f"{value.name} is different",
+        f"{value.name}: {_shorten(plain(found_value))}",
+        format_tests(value.tests),
     )
 
 
-def _at(document: Any, path: str) -> tuple[Any, bool]:
-    """Return the value at `disks.0.free`, and whether it exists; tables and lists of tables do not count as values."""
+def _value_at(document: Any, path: str) -> tuple[Any, bool]:
+    """Return the value at a path such as `disks.0.free`, and whether it exists. A table or a list of tables is returned
+    as JSON.
+    """
     for step in path.split("."):
         if isinstance(document, Mapping) and step in document:
             document = document[step]
@@ -312,40 +331,41 @@ def _at(document: Any, path: str) -> tuple[Any, bool]:
             document = document[int(step)]
         else:
             return None, False
-    inner = document if isinstance(document, list) else ()
-    if isinstance(document, Mapping) or any(isinstance(item, dict | list) for item in inner):
+    items = document if isinstance(document, list) else ()
+    if isinstance(document, Mapping) or any(isinstance(item, dict | list) for item in items):
         return json.dumps(document), True
     return document, True
 
 
 def _minority_outputs(answers: Mapping[str, CommandResult]) -> dict[str, str]:
-    """Return the outputs that differ from the majority; all of them if there is no majority."""
-    texts = {node: found.output.strip() for node, found in answers.items()}
-    counts = Counter(texts.values()).most_common(2)
+    """Return the outputs that differ from the most common output; all outputs if no output is most common."""
+    outputs = {node: result.output.strip() for node, result in answers.items()}
+    counts = Counter(outputs.values()).most_common(2)
     if len(counts) < 2:
         return {}
-    common = counts[0][0] if counts[0][1] > counts[1][1] else None
-    return {node: text for node, text in texts.items() if text != common}
+    common_output = counts[0][0] if counts[0][1] > counts[1][1] else None
+    return {node: output for node, output in outputs.items() if output != common_output}
 
 
-def _fault(item: SiteCheck, answers: _Answer, nodes: list[str], *, mild: bool) -> Verdict:
-    seen = f" ({answers.seen})" if answers.seen else ""
+def _fault(item: SiteCheck, answer: _Answer, nodes: list[str], *, is_warning: bool) -> Verdict:
+    seen_text = f" ({answer.seen})" if answer.seen else ""
     return failed(
-        f"{item.name}: {answers.what}",
-        f"{item.message} `{_line(item)}` on {join_some(nodes, 4)}: {answers.what}{seen}; expected: {answers.expected}",
-        at=Evidence(item.name, answers.seen or answers.what, answers.expected, _line(item), nodes[0]),
+        f"{item.name}: {answer.what}",
+        f"{item.message} `{_command_line(item)}` on {join_some(nodes, 4)}: {answer.what}{seen_text}; expected:"
+        f" {answer.expected}",
+        at=Evidence(item.name, answer.seen or answer.what, answer.expected, _command_line(item), nodes[0]),
         nodes=nodes,
         remedy=item.remedy,
-        severity=Severity.WARNING if mild else None,
+        severity=Severity.WARNING if is_warning else None,
         confidence=Confidence.HIGH,
     )
 
 
-def _first_line(found: CommandResult) -> str:
-    """Return the first line of output, otherwise of standard error."""
-    lines = [line.strip() for text in (found.output, found.error) for line in text.splitlines() if line.strip()]
-    return _short(lines[0]) if lines else ""
+def _first_line(result: CommandResult) -> str:
+    """Return the first line of standard output; if it is empty, the first line of standard error."""
+    lines = [line.strip() for text in (result.output, result.error) for line in text.splitlines() if line.strip()]
+    return _shorten(lines[0]) if lines else ""
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 1] + "…"

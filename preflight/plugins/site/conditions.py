@@ -1,6 +1,7 @@
-"""Tests that a site defines for a value: `at-most = 16`, `one-of = [...]`. All of them must hold.
+"""Tests that a site defines for a value: `at-most = 16`, `one-of = [...]`. The value must pass all of them.
 
-Compares values with a site's requirements: loosely, as a person would, and undecided if they cannot be compared.
+Values are compared as a person would compare them: the text "8" equals the number 8. The result is undecided if two
+values cannot be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from preflight._util.validation import HYPHENATED, Problem
 from preflight.model.configuration import Test
 from preflight.model.job import Plain as ClaimValue
 
-#: Tests for existence; all others test the value.
+#: The tests for existence; all others test the value.
 PRESENCE = ("required", "forbidden")
 TESTS = ("equals", "one-of", "none-of", "at-most", "at-least", "matches", "includes", *PRESENCE)
 
@@ -40,12 +41,12 @@ class Requirements:
 
 def tests_of(item: Requirements) -> tuple[Test, ...]:
     """Return the tests that `item` sets, in the order of `TESTS`."""
-    found: list[Test] = []
+    tests: list[Test] = []
     for kind in TESTS:
         value = getattr(item, kind.replace("-", "_"))
         if value is not None:
-            found.append(Test(kind, tuple(value) if isinstance(value, list) else (value,)))
-    return tuple(found)
+            tests.append(Test(kind, tuple(value) if isinstance(value, list) else (value,)))
+    return tuple(tests)
 
 
 def problems_of(item: Requirements, path: tuple[str | int, ...]) -> Iterator[Problem]:
@@ -65,7 +66,7 @@ def problems_of(item: Requirements, path: tuple[str | int, ...]) -> Iterator[Pro
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return why a string is not a valid regular expression; empty if it is."""
+    """Return the reason why a string is not a valid regular expression; empty if it is valid."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -73,18 +74,18 @@ def pattern_problem(pattern: str) -> str:
     return ""
 
 
-#: Longest text that is matched: regular expressions may take very long on longer text.
+#: The largest length of a text that is matched: regular expressions may take very long on longer text.
 _MAX_MATCHED_LENGTH = 2000
 
 
 def passes_all(tests: Sequence[Test], value: ClaimValue) -> bool | None:
     """Return whether a value passes all tests; None if one of them cannot be applied."""
-    answers = [_passes(test, value) for test in tests]
-    return False if False in answers else None if None in answers else True
+    results = [_passes(test, value) for test in tests]
+    return False if False in results else None if None in results else True
 
 
 def format_tests(tests: Iterable[Test]) -> str:
-    """Format as `at least 2 and at most 16`."""
+    """Return the tests as text: `at least 2 and at most 16`."""
     parts = []
     for test in tests:
         values = ", ".join(plain(value) for value in test.values)
@@ -95,38 +96,38 @@ def format_tests(tests: Iterable[Test]) -> str:
 def _passes(test: Test, value: ClaimValue) -> bool | None:
     items = value if isinstance(value, tuple) else (value,)
     if test.kind == "includes":
-        return all(any(_same(wanted, item) for item in items) for wanted in test.values)
-    answers = [_passes_one(test, item) for item in items]
-    return False if False in answers else None if None in answers else True
+        return all(any(_is_same_value(test_value, item) for item in items) for test_value in test.values)
+    results = [_passes_one(test, item) for item in items]
+    return False if False in results else None if None in results else True
 
 
 def _passes_one(test: Test, item: ClaimValue) -> bool | None:
     if test.kind in ("equals", "one-of"):
-        return any(_same(wanted, item) for wanted in test.values)
+        return any(_is_same_value(test_value, item) for test_value in test.values)
     if test.kind == "none-of":
-        return not any(_same(wanted, item) for wanted in test.values)
+        return not any(_is_same_value(test_value, item) for test_value in test.values)
     if test.kind == "matches":
         text = plain(item)
         return None if len(text) > _MAX_MATCHED_LENGTH else re.fullmatch(str(test.values[0]), text) is not None
-    number, limit = _number(item), _number(test.values[0])
+    number, limit = _as_number(item), _as_number(test.values[0])
     if number is None or limit is None:
         return None
     return number <= limit if test.kind == "at-most" else number >= limit
 
 
-def _same(wanted: ClaimValue, item: ClaimValue) -> bool:
+def _is_same_value(test_value: ClaimValue, item: ClaimValue) -> bool:
     """Return whether a person would call two values equal: the text "8" of a variable is the number 8, and "true" is
     true.
     """
-    if isinstance(wanted, bool) or isinstance(item, bool):
-        return plain(wanted).lower() == plain(item).lower()
-    numbers = _number(wanted), _number(item)
-    if None not in numbers and not (isinstance(wanted, str) and isinstance(item, str)):
+    if isinstance(test_value, bool) or isinstance(item, bool):
+        return plain(test_value).lower() == plain(item).lower()
+    numbers = _as_number(test_value), _as_number(item)
+    if None not in numbers and not (isinstance(test_value, str) and isinstance(item, str)):
         return numbers[0] == numbers[1]
-    return plain(wanted) == plain(item)
+    return plain(test_value) == plain(item)
 
 
-def _number(value: ClaimValue) -> float | None:
+def _as_number(value: ClaimValue) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:

@@ -43,12 +43,12 @@ class Document:
 
 
 def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
-    """Return the declarations of these files, added to the existing ones in `taken`.
+    """Return the declarations of these files together with the existing declarations in `taken`.
 
     Raises:
         UsageError: a file cannot be read, or has errors; all of them are listed with their locations.
     """
-    found = taken
+    site = taken
     for path in paths:
         try:
             text = regular_file.read_text(path, _MAX_BYTES)
@@ -56,9 +56,9 @@ def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
             raise UsageError(f"the site rules {path} cannot be read: {error.strerror}") from None
         except ValueError:
             raise UsageError(f"the site rules {path} are not UTF-8") from None
-        more = parse(text, str(path), taken=found)
-        found = Site((*found.rules, *more.rules), (*found.checks, *more.checks))
-    return found
+        declarations = parse(text, str(path), taken=site)
+        site = Site((*site.rules, *declarations.rules), (*site.checks, *declarations.checks))
+    return site
 
 
 def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
@@ -71,66 +71,73 @@ def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
         document = loads(text)
     except TomlError as error:
         raise UsageError(f"{name}:{error}") from None
-    read = _validate(document)
-    problems = read if isinstance(read, list) else list(_problems(read, taken))
-    if problems or isinstance(read, list):
+    declarations = _validate(document)
+    problems = declarations if isinstance(declarations, list) else list(_problems(declarations, taken))
+    if problems or isinstance(declarations, list):
         positions = Positions(text)
-        placed = sorted((positions.of(p.path, value=p.at_value), p.message) for p in problems)
-        raise UsageError("\n".join(f"{name}:{line}:{column}: {message}" for (line, column), message in placed[:10]))
-    rules = tuple(site_rules.to_configuration(item, name) for item in read.rule)
-    return Site(rules, tuple(checks.to_configuration(item, name) for item in read.check))
+        located_messages = sorted((positions.of(p.path, value=p.at_value), p.message) for p in problems)
+        raise UsageError(
+            "\n".join(f"{name}:{line}:{column}: {message}" for (line, column), message in located_messages[:10])
+        )
+    rules = tuple(site_rules.to_configuration(item, name) for item in declarations.rule)
+    return Site(rules, tuple(checks.to_configuration(item, name) for item in declarations.check))
 
 
 def _validate(document: Mapping[str, Any]) -> Document | list[Problem]:
     from pydantic import ValidationError
 
     try:
-        read = type_adapter(Document).validate_python(document)
+        declarations = type_adapter(Document).validate_python(document)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=True)
-        return list(dict.fromkeys(problem_of(_outside_union(one), Document, document) for one in errors))
-    assert isinstance(read, Document)
-    return read
+        return list(
+            dict.fromkeys(problem_of(_outside_union(error_details), Document, document) for error_details in errors)
+        )
+    assert isinstance(declarations, Document)
+    return declarations
 
 
 def _outside_union(error: Any) -> Any:
-    """Return the path without the name of a union's type at its end; the error concerns the value itself."""
+    """Return the error without the name of a union's type at the end of its path, because it concerns the value"
+    " itself."""
     location = tuple(step for step in error["loc"] if step not in ("str", "int", "float", "bool"))
     if location == error["loc"]:
         return error
     return {**error, "loc": location, "type": "plain", "msg": "expected a string, a number, true or false"}
 
 
-def _problems(read: Document, taken: Site) -> Iterator[Problem]:
-    """Yield errors that types alone cannot express."""
+def _problems(declarations: Document, taken: Site) -> Iterator[Problem]:
+    """Yield errors that types cannot express."""
     names = registry.names_of(registry.rules()) | taken.words
-    if read.check:
+    if declarations.check:
         names |= registry.names_of(registry.checks())
-    if not read.rule and not read.check:
+    if not declarations.rule and not declarations.check:
         yield Problem((), "it has neither a [[rule]] nor a [[check]]", at_value=False)
-    entries: list[tuple[str, int, Rule | Check]] = [("rule", n, item) for n, item in enumerate(read.rule)]
-    entries.extend(("check", n, item) for n, item in enumerate(read.check))
-    for table, n, item in entries:
+    entries: list[tuple[str, int, Rule | Check]] = [
+        ("rule", index, item) for index, item in enumerate(declarations.rule)
+    ]
+    entries.extend(("check", index, item) for index, item in enumerate(declarations.check))
+    for table, index, item in entries:
         for key in ("id", "name", "message", "remedy", "evidence"):
             if not getattr(item, key).strip():
-                yield Problem((table, n), f"`{key}` is missing in [[{table}]]", at_value=False)
+                yield Problem((table, index), f"`{key}` is missing in [[{table}]]", at_value=False)
         if item.id and not _ID.fullmatch(item.id):
             yield Problem(
-                (table, n, "id"),
+                (table, index, "id"),
                 f"{item.id!r} is not an id; expected three capital letters and three digits, as in ACM001",
             )
         if item.name and not _NAME.fullmatch(item.name):
             yield Problem(
-                (table, n, "name"), f"{item.name!r} is not a name; expected lower-case words joined by hyphens"
+                (table, index, "name"), f"{item.name!r} is not a name; expected lower-case words joined by hyphens"
             )
         for key, word in (("id", item.id), ("name", item.name)):
             if word in names:
-                yield Problem((table, n, key), f"{word} is already used; choose another")
+                yield Problem((table, index, key), f"{word} is already used; choose another")
             names.add(word)
         if isinstance(item, Rule):
-            yield from site_rules.problems(item, (table, n))
+            yield from site_rules.problems(item, (table, index))
         else:
-            yield from checks.problems(item, (table, n))
+            yield from checks.problems(item, (table, index))
 
 
 def schema() -> dict[str, Any]:

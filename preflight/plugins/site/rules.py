@@ -70,19 +70,19 @@ class Rule(When):
 def problems(item: Rule, path: tuple[str | int, ...]) -> Iterator[Problem]:
     """Yield the errors of the rule at `path` of a document that its types cannot express."""
     yield from _problems_of(item, path)
-    for m, when in enumerate(item.when):
-        yield from _problems_of(when, (*path, "when", m))
+    for index, when in enumerate(item.when):
+        yield from _problems_of(when, (*path, "when", index))
 
 
 def _problems_of(item: When, path: tuple[str | int, ...]) -> Iterator[Problem]:
-    about = [key for key in ("quantity", "env", "launch") if getattr(item, key) is not None]
-    if len(about) != 1:
-        subjects = " and ".join(about) if about else "none"
-        yield Problem(path, f"expected exactly one of quantity, env and launch, not {subjects}", at_value=False)
+    value_kinds = [key for key in ("quantity", "env", "launch") if getattr(item, key) is not None]
+    if len(value_kinds) != 1:
+        kinds_text = " and ".join(value_kinds) if value_kinds else "none"
+        yield Problem(path, f"expected exactly one of quantity, env and launch, not {kinds_text}", at_value=False)
     yield from problems_of(item, path)
     if item.quantity is not None and item.quantity not in QUANTITIES:
-        near = similar_names(item.quantity, QUANTITIES)
-        hint = f"did you mean {near[0]}?" if near else "`preflight quantities` lists them"
+        similar = similar_names(item.quantity, QUANTITIES)
+        hint = f"did you mean {similar[0]}?" if similar else "`preflight quantities` lists them"
         yield Problem((*path, "quantity"), f"unknown quantity {item.quantity!r}; {hint}")
 
 
@@ -95,13 +95,13 @@ def to_configuration(item: Rule, file: str) -> SiteRule:
         item.message.strip(),
         item.remedy.strip(),
         item.evidence.strip(),
-        _condition(item),
-        tuple(_condition(when) for when in item.when),
+        _to_condition(item),
+        tuple(_to_condition(when) for when in item.when),
         file,
     )
 
 
-def _condition(item: When) -> Condition:
+def _to_condition(item: When) -> Condition:
     about = next(key for key in ("quantity", "env", "launch") if getattr(item, key) is not None)
     return Condition(about, str(getattr(item, about)), tests_of(item))
 
@@ -110,7 +110,7 @@ _MAX_SHOWN_LENGTH = 80
 
 
 def rules_of(site_rules: Iterable[SiteRule]) -> tuple[PluginRule, ...]:
-    """Return the rules that the site declared, as used in a run."""
+    """Return the rules that the site declared, in the form that a run uses."""
     return tuple(_build_rule(item) for item in site_rules)
 
 
@@ -118,19 +118,19 @@ def _build_rule(item: SiteRule) -> PluginRule:
     def judge(job: Job) -> Iterator[Verdict]:
         return _judge(item, job)
 
-    judge.__doc__ = _doc(item)
+    judge.__doc__ = _docstring(item)
     return rule(
         item.id, item.name, severity=Severity(item.severity), profile="gate", stage="stable", evidence=(item.evidence,)
     )(judge)
 
 
-def _doc(item: SiteRule) -> str:
+def _docstring(item: SiteRule) -> str:
     """Return the text of `preflight explain`, under the headings of every rule."""
-    where = "; ".join(_format(condition) for condition in item.when)
-    checks = _format(item.condition) + (f", where {where}" if where else "")
+    conditions_text = "; ".join(_format_condition(condition) for condition in item.when)
+    requirement_text = _format_condition(item.condition) + (f", where {conditions_text}" if conditions_text else "")
     paragraphs = (
         item.message,
-        f"What it checks:\n    {checks}.",
+        f"What it checks:\n    {requirement_text}.",
         f"Why it matters:\n    This site requires it in {item.file or 'its rules'}.",
         "Example:\n    None.",
         f"Fix:\n    {item.remedy}",
@@ -139,34 +139,34 @@ def _doc(item: SiteRule) -> str:
     return "\n\n".join(paragraphs)
 
 
-def _format(condition: Condition) -> str:
-    """Format as `nodes: at most 16`."""
+def _format_condition(condition: Condition) -> str:
+    """Return a condition as text: `nodes: at most 16`."""
     return f"{condition.name}: {format_tests(condition.tests)}"
 
 
 def _judge(item: SiteRule, job: Job) -> Iterator[Verdict]:
     subjects: list[tuple[str, Scope, Launch | None]] = [(launch.id, launch.scope, launch) for launch in job.launches]
-    met = False
+    has_verdict = False
     for subject, scope, launch in subjects or [(job.name, WHOLE_JOB, None)]:
-        holds = [_holds(condition, job, scope, launch) for condition in item.when]
-        if any(passed is False for passed in holds):
+        condition_results = [_is_met(condition, job, scope, launch) for condition in item.when]
+        if any(passed is False for passed in condition_results):
             continue
         verdict = _verdict(item, job, subject, scope, launch)
         if verdict is None:
             continue
-        met = True
-        if None in holds and verdict.status.value == "fail":
+        has_verdict = True
+        if None in condition_results and verdict.status.value == "fail":
             yield unknown(subject, "whether the rule applies depends on values that the files do not determine")
         else:
             yield verdict
-    if not met:
+    if not has_verdict:
         yield not_applicable(
             job.name, f"the files do not state {item.condition.name}, or the rule applies to other jobs"
         )
 
 
 class _FileValue:
-    """One value of the files: the claims about it, or the part of the launch, and the combined value."""
+    """One value of the files: its claims or its part of the launch, its location, and the combined value."""
 
     def __init__(self, condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> None:
         self.claims: tuple[Claim, ...] = ()
@@ -192,7 +192,7 @@ class _FileValue:
         if name == "arguments":
             self.stated = bool(launch.arguments)
             words = tuple(word for word in launch.arguments if word is not None)
-            # Unknown members may be anything.
+            # An unknown argument may have any value.
             self.value = Known(words) if len(words) == len(launch.arguments) else Unresolved("the program's arguments")
             return
         value: Plain = (
@@ -202,55 +202,63 @@ class _FileValue:
         self.value = Known(value) if value or name == "wrappers" else Unresolved(f"the {name} is unknown")
 
 
-def _holds(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:
+def _is_met(condition: Condition, job: Job, scope: Scope, launch: Launch | None) -> bool | None:
     """Return whether a condition certainly holds or certainly does not; None if the files do not determine it."""
-    seen = _FileValue(condition, job, scope, launch)
+    file_value = _FileValue(condition, job, scope, launch)
     kinds = {test.kind for test in condition.tests}
     if kinds & {"required", "forbidden"}:
-        return seen.stated == ("required" in kinds)
-    if not seen.stated:
+        return file_value.stated == ("required" in kinds)
+    if not file_value.stated:
         return False
-    answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
-    if not answers or None in answers or len(set(answers)) > 1:
+    results = [passes_all(condition.tests, value) for value in alternatives(file_value.value)]
+    if not results or None in results or len(set(results)) > 1:
         return None
-    return answers[0]
+    return results[0]
 
 
 def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launch | None) -> Verdict | None:
     condition = item.condition
-    seen = _FileValue(condition, job, scope, launch)
+    file_value = _FileValue(condition, job, scope, launch)
     kinds = {test.kind for test in condition.tests}
-    fault = functools.partial(failed, subject, remedy=item.remedy)
+    fail_with = functools.partial(failed, subject, remedy=item.remedy)
     if "required" in kinds:
-        if seen.stated:
+        if file_value.stated:
             return passed(subject)
-        place = launch.span if launch is not None else next((Span(file.path, 1, 1, 1, 1) for file in job.files), None)
-        stated = f"these files do not state {condition.name}. {item.message}"
-        return fault(stated, at=place) if place is not None else None
-    if not seen.stated or seen.at is None:
+        location = (
+            launch.span if launch is not None else next((Span(file.path, 1, 1, 1, 1) for file in job.files), None)
+        )
+        message = f"these files do not state {condition.name}. {item.message}"
+        return fail_with(message, at=location) if location is not None else None
+    if not file_value.stated or file_value.at is None:
         return None
     if "forbidden" in kinds:
-        return fault(f"{_format_seen(seen)} must not be set here. {item.message}", at=seen.at, also=seen.claims[1:])
-    if isinstance(seen.value, Unresolved):
-        return unknown(subject, f"{condition.name} is not determined: {seen.value.why}", at=seen.at)
-    answers = [passes_all(condition.tests, value) for value in alternatives(seen.value)]
-    if all(passed is False for passed in answers):
+        return fail_with(
+            f"{_format_value(file_value)} must not be set here. {item.message}",
+            at=file_value.at,
+            also=file_value.claims[1:],
+        )
+    if isinstance(file_value.value, Unresolved):
+        return unknown(subject, f"{condition.name} is not determined: {file_value.value.why}", at=file_value.at)
+    results = [passes_all(condition.tests, value) for value in alternatives(file_value.value)]
+    if all(passed is False for passed in results):
         expected = format_tests(condition.tests)
-        stated = f"{_format_seen(seen)}; expected {condition.name}: {expected}. {item.message}"
-        return fault(stated, at=seen.at, also=seen.claims[1:])
-    if any(passed is None for passed in answers):
-        return unknown(subject, f"{_format_seen(seen)} cannot be compared with the rule's value", at=seen.at)
+        message = f"{_format_value(file_value)}; expected {condition.name}: {expected}. {item.message}"
+        return fail_with(message, at=file_value.at, also=file_value.claims[1:])
+    if any(passed is None for passed in results):
+        return unknown(
+            subject, f"{_format_value(file_value)} cannot be compared with the rule's value", at=file_value.at
+        )
     return passed(subject)
 
 
-def _format_seen(seen: _FileValue) -> str:
-    """Return the user's text, followed by its value if that differs."""
-    values = " or ".join(plain(value) for value in alternatives(seen.value))
-    if not seen.claims:
-        return f"`{_short(values)}`"
-    spelling = _short(" ".join(seen.claims[0].spelling.split()))
-    return f"`{spelling}`" + (f" ({_short(values)})" if values and values not in spelling else "")
+def _format_value(file_value: _FileValue) -> str:
+    """Return the user's text, followed by the value if the text does not contain it."""
+    values = " or ".join(plain(value) for value in alternatives(file_value.value))
+    if not file_value.claims:
+        return f"`{_shorten(values)}`"
+    spelling = _shorten(" ".join(file_value.claims[0].spelling.split()))
+    return f"`{spelling}`" + (f" ({_shorten(values)})" if values and values not in spelling else "")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_SHOWN_LENGTH else text[: _MAX_SHOWN_LENGTH - 1] + "…"
