@@ -302,7 +302,7 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout
             ),
             also=layout_claims(placement),
             nodes=full,
-            remedy=f"Move servers from {fold(full)} to the others.",
+            remedy=f"Move servers from {fold(full)} to other nodes.",
             confidence=Confidence.MEDIUM,
         )
     else:

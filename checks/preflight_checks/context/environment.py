@@ -665,7 +665,7 @@ def _clusters(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
             f"TF_CONFIG on {fold(found.odd)} and on {fold(found.agreeing, 4)} describe different clusters",
             "TF_CONFIG",
             found.common,
-            f"Give {fold(found.odd)} the cluster of the others: {found.common}",
+            f"Give {fold(found.odd)} the cluster of the other nodes: {found.common}",
         )
 
 

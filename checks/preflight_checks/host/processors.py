@@ -429,7 +429,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=_shm_evidence(node, value),
             also=claims,
             nodes=tuple(full),
-            remedy=f"Remove leftovers of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
+            remedy=f"Remove files of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
             certain=False,
         )
     if len(observed) > len(blind) and not tiny and not full:
@@ -532,7 +532,7 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         room = min([65536, *(v.open_files_hard for v in group.values() if v.open_files_hard is not None)])
         roof = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
         yield failed(
-            f"open files: {'certain' if hard else 'estimate'}",
+            "open-files limit" if hard else "open-files limit (estimate)",
             f"a rank on {fold(group)} may open {value.open_files_soft} files; {world} ranks need about {needed}",
             at=Evidence("open-files limit", f"{value.open_files_soft} (hard {roof})", f"{needed}", "ulimit -n", node),
             also=claims,

@@ -481,11 +481,13 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     hardware = fold(item.hardware, 3)
     who = f"{item.other_node} ({hardware})" if item.other_node else f"another machine ({hardware})"
     mine = f"{own[0].name}, {own[0].hardware}" if own else "its own card"
-    seen = "besides" if item.owner_answers else "instead of"
+    observers = fold(item.seen_by, 4)
+    owner = f"{item.node} ({mine})"
     return failed(
         f"{item.address} of {item.node}",
-        f"{who} answers for {item.address} {seen} {item.node} ({mine}), as {fold(item.seen_by, 4)} "
-        f"{'sees' if len(item.seen_by) == 1 else 'see'}",
+        f"{who} and {owner} both answer ARP for {item.address}, according to {observers}"
+        if item.owner_answers
+        else f"{who} answers ARP for {item.address} instead of {owner}, according to {observers}",
         at=Evidence(
             f"hardware address of {item.address}",
             hardware,

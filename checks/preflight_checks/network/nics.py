@@ -380,7 +380,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         also=choice.claims,
         nodes=tuple(division.odd),
         remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(division.odd)}, "
-        "or fix the others.",
+        "or correct the other nodes.",
         run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=division.odd),),
     )
 

@@ -495,7 +495,7 @@ _REMEDIES = {
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of the rank on {node} in the evidence: it shows what the rank waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
-    "mismatch": "Make all ranks agree: end leftovers of earlier runs on the master's port, or choose another port.",
+    "mismatch": "Stop processes of earlier runs that still listen on the master port, or choose another port.",
 }
 
 

@@ -532,7 +532,7 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             f"expected less than {limit:.4g}",
             at=Evidence(FACT, f"{last:.4g}", f"< {limit:.4g}", node=node),
             processes=(f"worker {report.index}",),
-            remedy="Compare torch and its numeric libraries on that node with those of the others.",
+            remedy="Compare torch and its numeric libraries on that node with those of the other nodes.",
         )
     difference = report.difference_to_one_process
     if difference == IMPOSSIBLE:
@@ -635,7 +635,7 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
         yield failed(
             f"replies of server {index} on {node}",
             f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
-            f"most {format_time(other_s)} for those of the others",
+            f"most {format_time(other_s)} for replies of the other servers",
             at=Evidence(FACT, format_time(waited_s), f"about {format_time(other_s)}", node=node),
             remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
             "with those of the other servers.",

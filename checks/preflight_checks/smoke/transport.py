@@ -367,7 +367,8 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence(FACT, note, "a GPU for every rank, or for none", node=node),
             also=backend.claims,
             nodes=nodes,
-            remedy="Name the backend in the job, or give every rank a GPU: if each decides alone, they may differ.",
+            remedy="Name the backend in the job, or give every rank a GPU: if each rank chooses for itself, "
+            "the backends may differ.",
             severity=Severity.WARNING,
         )
     else:

@@ -110,7 +110,7 @@ def _missing_findings(
         at=Evidence("checkpoint", state.detail or state.problem, "a checkpoint", f"ls -l {state.resolved}", node),
         also=item.claims,
         nodes=tuple(absent),
-        remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the one to resume from.",
+        remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the checkpoint to resume from.",
         # Many scripts start from scratch without a checkpoint, but all stop if the newest one is missing.
         certain=not (nowhere and state.problem in ("missing", "empty")),
     )
@@ -285,7 +285,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 at=Evidence("checkpoint folder", fault, "a writable folder", f"df -h {state.nearest}", nodes[0]),
                 also=(*item.claims, *((claim, "every rank writes") for claim in item.sharded)),
                 nodes=tuple(nodes),
-                remedy=f"Give the job's user a folder with free space on {fold(nodes)}, or use another one.",
+                remedy=f"Give the job's user a folder with free space on {fold(nodes)}, or use another folder.",
                 certain=certain,
             )
         if slow:

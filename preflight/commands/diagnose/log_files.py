@@ -92,7 +92,7 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            hint = nearest_path(Path(path)) or "; name the logs of a run, or a folder of them"
+            hint = nearest_path(Path(path)) or "; name the logs of a run, or the folder that contains them"
             raise UsageError(f"{path}: {error.strerror}{hint}") from None
         if stat.S_ISDIR(mode):
             for name in _files_in(path):
