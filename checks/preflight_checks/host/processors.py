@@ -520,12 +520,12 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     needed = FILES_BASE + 4 * world
     # One connection per other rank plus the files of any Python process are certain to be needed.
     certain = world + 32
-    below: Callable[[Limits, float], bool] = lambda value, bound: comparable_limit(value.open_files_soft) < bound  # noqa: E731
-    short = {node: value for node, value in observed.items() if below(value, needed)}
+    is_below: Callable[[Limits, float], bool] = lambda value, bound: comparable_limit(value.open_files_soft) < bound  # noqa: E731
+    short = {node: value for node, value in observed.items() if is_below(value, needed)}
     if observed and not short:
         yield passed(f"open files on {len(observed)} nodes")
     for hard in (True, False):
-        group = {node: value for node, value in short.items() if below(value, certain) is hard}
+        group = {node: value for node, value in short.items() if is_below(value, certain) is hard}
         if not group:
             continue
         node, value = next(iter(group.items()))

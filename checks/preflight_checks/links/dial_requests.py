@@ -338,10 +338,10 @@ def _spread_note(facts: Facts) -> str:
             ports.setdefault(cell.peer, set()).update(cell.result.ports)
     if not ports:
         return ""
-    every = {port for found in ports.values() for port in found}
+    all_ports = {port for found in ports.values() for port in found}
     fewest, most = (pick(len(found) for found in ports.values()) for pick in (min, max))
     count = str(most) if fewest == most else f"{fewest} to {most}"
-    return f"{count} ports of each node from {min(every)} to {max(every)}, not those between; "
+    return f"{count} ports of each node from {min(all_ports)} to {max(all_ports)}, not those between; "
 
 
 #: Each node queries the addresses of this many others; every machine of a network receives every request.

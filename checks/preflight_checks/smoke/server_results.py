@@ -630,8 +630,8 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
             ),
             remedy=f"Find other clients of {load.node}, and place parameters by size.",
         )
-    late = _late_servers(run)
-    for index, (node, waited_s, other_s) in late.items():
+    late_servers = _late_servers(run)
+    for index, (node, waited_s, other_s) in late_servers.items():
         yield failed(
             f"replies of server {index} on {node}",
             f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
@@ -640,7 +640,7 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
             remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
             "with those of the other servers.",
         )
-    if not late and not any(load.uneven for load in loads):
+    if not late_servers and not any(load.uneven for load in loads):
         yield passed(f"load of servers: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")
 
 

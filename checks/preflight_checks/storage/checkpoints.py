@@ -77,10 +77,10 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the contents of the files are not read. A folder that does not exist yet and is where the job
     saves, too, is a first start.
     """
-    wanted = _resumed_checkpoints(job)
-    if not wanted:
+    checkpoints = _resumed_checkpoints(job)
+    if not checkpoints:
         yield not_applicable("resuming", "the files name no checkpoint to resume from")
-    for item in wanted:
+    for item in checkpoints:
         observed, missing = facts_about(facts, checkpoint_state, path=item.path)
         for node, why in missing.items():
             yield unknown(f"{item.path} on {node}", why.reason, nodes=(node,), required=why.kind != "context")
