@@ -173,7 +173,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if not fleet.records:
         yield unknown(job.name, "there are no nodes to count")
         return
-    given_count = len(fleet.records)
+    provided = len(fleet.records)
     requested = {}
     for launch in job.launches:
         count = known_number(job.value("nodes", launch.scope))
@@ -182,35 +182,35 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if len(requested) != 1:
         yield not_applicable(job.name, "no multi-node launch states a number of nodes, or launches disagree")
         return
-    ((wanted, launch),) = requested.items()
-    if wanted == given_count:
+    ((expected, launch),) = requested.items()
+    if expected == provided:
         yield passed(job.name)
         return
     claim = (job.setting("nodes", launch.scope) or job.requirement_claims("nodes", launch.scope))[0]
     origin = fleet.origin
-    if origin is not None and origin.source == "executor" and given_count < wanted and not nodes_share_machine(fleet):
+    if origin is not None and origin.source == "executor" and provided < expected and not nodes_share_machine(fleet):
         yield failed(
             job.name,
-            f"`{claim.spelling}` waits for {wanted} nodes, but {origin.words} holds only {given_count}, "
-            f"{fold(node.name for node in fleet.nodes)}: {_ranks(given_count, wanted)} missing, so the launch "
+            f"`{claim.spelling}` waits for {expected} nodes, but {origin.words} holds only {provided}, "
+            f"{fold(node.name for node in fleet.nodes)}: {_ranks(provided, expected)} missing, so the launch "
             "never starts",
             at=claim,
-            remedy=f"Request {wanted} nodes, or correct `{claim.spelling}`.",
+            remedy=f"Request {expected} nodes, or correct `{claim.spelling}`.",
             waits_at="rendezvous",
         )
         return
     yield failed(
         job.name,
-        f"`{claim.spelling}` runs the job on {wanted} nodes, but {given_count} {'was' if given_count == 1 else 'were'} "
-        f"given: {'the others were not examined' if given_count < wanted else 'the others are not part of the job'}",
+        f"`{claim.spelling}` runs the job on {expected} nodes, but {provided} {'was' if provided == 1 else 'were'} "
+        f"given: {'the others were not examined' if provided < expected else 'the others are not part of the job'}",
         at=claim,
-        remedy=f"Name the job's {wanted} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
+        remedy=f"Name the job's {expected} nodes in rank order (--hosts, --hostfile), or correct `{claim.spelling}`.",
         severity=Severity.WARNING,
     )
-    if given_count < wanted and not is_single_machine(fleet):
-        missing = wanted - given_count
+    if provided < expected and not is_single_machine(fleet):
+        missing = expected - provided
         yield unknown(
-            f"{missing} of the job's {wanted} nodes",
+            f"{missing} of the job's {expected} nodes",
             f"nothing is known about {'it' if missing == 1 else 'them'}: fewer nodes were given",
             required=True,
         )

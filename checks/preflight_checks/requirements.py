@@ -28,12 +28,12 @@ _NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9-]*[0-9]", re.ASCII)
 
 def find_node(fleet: Fleet, host: str) -> Node | None:
     """Return the node with this name, short name or address."""
-    wanted = host.rstrip(".").lower()
+    wanted_host = host.rstrip(".").lower()
     whole, short = _nodes_by_name(fleet)
-    found = whole.get(wanted)
+    found = whole.get(wanted_host)
     if found is not None or is_literal(host):
         return found
-    nodes = short.get(wanted.split(".")[0], ())
+    nodes = short.get(wanted_host.split(".")[0], ())
     return nodes[0] if len(nodes) == 1 else None
 
 
@@ -154,13 +154,13 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
     claims = job.value_claims("rendezvous_endpoint", scope)
     if claims:
         kind = "rendezvous" if backend == "c10d" else "store"
-        spelled = known_text(job, "rendezvous_endpoint", scope)
-        parts = split_endpoint(spelled) if spelled else None
+        endpoint_text = known_text(job, "rendezvous_endpoint", scope)
+        parts = split_endpoint(endpoint_text) if endpoint_text else None
         host, port = parts if parts else ("", None)
         default = C10D_PORT if kind == "rendezvous" else MASTER_PORT
         # Port 0 lets the system choose one; only a missing port has a default.
         chosen = default if port is None else port
-        return Endpoint("the rendezvous endpoint", kind, host, chosen if spelled else 0, claims, bool(port))
+        return Endpoint("the rendezvous endpoint", kind, host, chosen if endpoint_text else 0, claims, bool(port))
     addresses, ports = job.value_claims("master_addr", scope), job.value_claims("master_port", scope)
     if not addresses and not ports:
         return None

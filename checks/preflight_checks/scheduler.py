@@ -294,7 +294,7 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
             f"{states}, and starts no jobs",
             at=option.claim,
             also=(Evidence("state of the partition", states, "UP", f"scontrol show partition {partitions[0].name}"),),
-            remedy="Choose a partition that is up, or wait until an administrator opens this one.",
+            remedy="Choose a partition that is up, or wait until an administrator opens this partition.",
         )
     else:
         yield passed(job.name)

@@ -80,7 +80,7 @@ def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
 
 def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
     """Return the placement of servers and trainers, by the nodes' own addresses, or by name if those are unknown."""
-    endpoints, stated = endpoints_of(job, facts)
+    endpoints, are_stated = endpoints_of(job, facts)
     seen = {node: {host.host: host for host in place.hosts} for node, place in facts.observed(server_place).items()}
     node_of: dict[Endpoint, str] = {}
     for endpoint in endpoints:
@@ -91,7 +91,7 @@ def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
         elif not here and by_name is not None and by_name.name not in seen:
             node_of[endpoint] = by_name.name
     servers = tuple(endpoint for endpoint in endpoints if endpoint.kind == "server")
-    return Layout(servers, tuple(endpoint for endpoint in endpoints if endpoint.kind == "trainer"), node_of, stated)
+    return Layout(servers, tuple(endpoint for endpoint in endpoints if endpoint.kind == "trainer"), node_of, are_stated)
 
 
 def speed_mbps(place: ServerPlace, endpoint: Endpoint) -> int | None:
@@ -156,15 +156,15 @@ def shares(job: Job, servers: int) -> Shares | None:
     with sparse gradients are divided by row. A step exchanges only the dense part, because a step moves only the rows
     of its batch from a table, and their number is unknown.
     """
-    stated = parameters_of(job)
-    if servers < 1 or stated is None:
+    parameters = parameters_of(job)
+    if servers < 1 or parameters is None:
         return None
     policy, least = assignment_policy(job)
     optimizers = {str(value) for claim in job.about("optimizer") for value in claim.alternatives}
     slots = max((OPTIMIZER_SLOTS.get(name, 0) for name in optimizers), default=0)
-    held = bytes_held(stated.dense, stated.tables, servers, min_elements=least, policy=policy, slots=slots)
-    exchanged = bytes_held(stated.dense, (), servers, min_elements=least, policy=policy)
-    return Shares(tuple(held), tuple(exchanged), stated.claims, slots)
+    held = bytes_held(parameters.dense, parameters.tables, servers, min_elements=least, policy=policy, slots=slots)
+    exchanged = bytes_held(parameters.dense, (), servers, min_elements=least, policy=policy)
+    return Shares(tuple(held), tuple(exchanged), parameters.claims, slots)
 
 
 def assignment_policy(job: Job) -> tuple[str, int | None]:
@@ -302,7 +302,7 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout
             ),
             also=layout_claims(placement),
             nodes=full,
-            remedy=f"Move servers from {fold(full)} to the others.",
+            remedy=f"Move servers from {fold(full)} to other nodes.",
             confidence=Confidence.MEDIUM,
         )
     else:
@@ -358,7 +358,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layou
 
     Known limits: the likelihood depends on the other programs on the node.
     """
-    within: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
+    endpoints_by_range: dict[tuple[int, int], dict[str, list[Endpoint]]] = {}
     has_finding = False
     for node, own in placement.by_node((*placement.servers, *placement.trainers)).items():
         place = facts.observed(server_place).get(node)
@@ -370,8 +370,8 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layou
         taken = set(parse_port_list(place.reserved_ports))
         used = [e for e in own if first <= e.port <= last and e.port not in taken]
         if used:
-            within.setdefault((first, last), {})[node] = used
-    for (first, last), by_node in within.items():
+            endpoints_by_range.setdefault((first, last), {})[node] = used
+    for (first, last), by_node in endpoints_by_range.items():
         ports = sorted({endpoint.port for own in by_node.values() for endpoint in own})
         node = next(iter(by_node))
         yield failed(
@@ -392,7 +392,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layou
                 ),
             ),
         )
-    if has_finding and not within:
+    if has_finding and not endpoints_by_range:
         yield passed("ports of servers")
 
 
@@ -418,14 +418,14 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Lay
     Known limits: sizes that the script does not state and trainers on a server's node are not counted. Exceeding the
     total memory is an error, exceeding the free memory a warning.
     """
-    wanted = shares(job, len(placement.servers))
-    if wanted is None:
+    needs = shares(job, len(placement.servers))
+    if needs is None:
         yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
         return
     missing: dict[bool, dict[str, tuple[int, int]]] = {}
     for node, own in placement.by_node(placement.servers).items():
         place = facts.observed(server_place).get(node)
-        need = sum(wanted.held[placement.servers.index(endpoint)] for endpoint in own)
+        need = sum(needs.held[placement.servers.index(endpoint)] for endpoint in own)
         if place is None or place.memory_bytes is None:
             yield unknown(f"memory of {node}", "it is unknown")
         elif need > place.memory_bytes:
@@ -433,7 +433,7 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Lay
         elif place.memory_free_bytes is not None and need > place.memory_free_bytes:
             missing.setdefault(False, {})[node] = (need, place.memory_free_bytes)
     for certain, nodes in missing.items():
-        yield _memory_finding(placement, wanted, nodes, certain=certain)
+        yield _memory_finding(placement, needs, nodes, certain=certain)
     if not missing:
         yield passed("memory of servers")
 
@@ -509,8 +509,8 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
     Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
     speed, and it is then unknown.
     """
-    wanted = shares(job, len(placement.servers))
-    if wanted is None or not sum(wanted.exchanged_bytes) or not placement.trainers:
+    needs = shares(job, len(placement.servers))
+    if needs is None or not sum(needs.exchanged_bytes) or not placement.trainers:
         yield not_applicable("network of servers", "the files do not state what a step exchanges")
         return
     slow: dict[tuple[int, int, int], list[str]] = {}
@@ -521,7 +521,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
             yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
             continue
         remote = [endpoint for endpoint in placement.trainers if placement.node_of.get(endpoint) != node]
-        share = sum(wanted.exchanged_bytes[placement.servers.index(endpoint)] for endpoint in own)
+        share = sum(needs.exchanged_bytes[placement.servers.index(endpoint)] for endpoint in own)
         if _seconds_each_way(share, len(remote), speed) > SLOW_STEP_S:
             slow.setdefault((share, len(remote), speed), []).append(node)
     for (share, trainers, speed), nodes in slow.items():
@@ -531,7 +531,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
             f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
             f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
             at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
-            also=(*wanted.claims, *layout_claims(placement)),
+            also=(*needs.claims, *layout_claims(placement)),
             nodes=nodes,
             remedy="Spread the servers over more nodes, or exchange less often.",
         )

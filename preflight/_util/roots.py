@@ -26,12 +26,12 @@ def resolve_paths(
     top = Path(root) if root is not None else _common_root(chosen)
     if not top.is_dir():
         raise UsageError(f"the root {top} is not a directory")
-    held = top.resolve()
+    resolved_top = top.resolve()
     for path in chosen:
         # A link to a file counts at its own location; a folder is resolved.
         whole = path.is_dir() or path.name in ("", "..")
         place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
-        if place != held and held not in place.parents:
+        if place != resolved_top and resolved_top not in place.parents:
             raise UsageError(f"{path} is outside --root {top}; give a root that contains it")
     return top, chosen
 

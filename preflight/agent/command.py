@@ -55,7 +55,7 @@ def run(
     words = [str(word) for word in command]
     if not words or not words[0] or any("\0" in word for word in words):
         raise ProbeUnavailable("crashed", f"{words!r} is not a command: expected a list of words, the tool first")
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         child = subprocess.Popen(
             words,
@@ -72,9 +72,9 @@ def run(
     except OSError as error:
         raise ProbeUnavailable("crashed", f"`{words[0]}` cannot be run: {error.strerror}") from None
     try:
-        output, error_text, cut = _read(child, began + deadline_s, max_output_bytes)
+        output, error_text, cut = _read(child, started_at + deadline_s, max_output_bytes)
         while not _has_ended(child):
-            if time.monotonic() >= began + deadline_s:
+            if time.monotonic() >= started_at + deadline_s:
                 raise subprocess.TimeoutExpired(words, deadline_s)
             time.sleep(0.01)
     except subprocess.TimeoutExpired:
@@ -85,7 +85,7 @@ def run(
         ) from None
     finally:
         _end(child)
-    took = time.monotonic() - began
+    took = time.monotonic() - started_at
     return CommandResult(tuple(words), child.returncode, _text(output), _text(error_text), took, cut)
 
 

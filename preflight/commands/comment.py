@@ -202,8 +202,8 @@ def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters
     lines = [f"{_MARKER} {key} listed={','.join(dict.fromkeys(now[:_MAX_REMEMBERED]))} -->"]
     lines += [f"### preflight: {_headline(changes)}", ""]
     lines += _summary_lines(changes, fixed)
-    below = list(_undecided_block(changes))
-    room = max_characters - sum(len(line) + 2 for line in (*lines, *below))
+    lower_lines = list(_undecided_block(changes))
+    room = max_characters - sum(len(line) + 2 for line in (*lines, *lower_lines))
     on_lines = [finding for finding in findings if finding.fingerprint in changes.on_changed_lines]
     elsewhere = [finding for finding in findings if finding.fingerprint not in changes.on_changed_lines]
     sections = (
@@ -222,7 +222,7 @@ def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters
             table = _table(title, head, rows, room - reserve)
             room -= len(table)
             lines += [table, ""]
-    lines += below
+    lines += lower_lines
     text = "\n".join(lines).rstrip("\n") + "\n"
     return Comment(text, bool(findings or changes.plans or changes.not_compared or _is_incomplete(changes)))
 

@@ -156,15 +156,15 @@ def limits(nodes: int) -> DoctorItem:
     text = f"{shown} open files, enough for {'any number of' if most >= 1_000_000 else most} nodes at once"
     if nodes <= most:
         return DoctorItem("limits", "limits", Capability.YES, text)
-    wanted = nodes * _FILES_PER_NODE + _OWN_FILES
-    rest = "" if hard in (endless,) or hard >= wanted else "; the hard limit is lower, and only root can raise it"
+    wanted_files = nodes * _FILES_PER_NODE + _OWN_FILES
+    rest = "" if hard in (endless,) or hard >= wanted_files else "; the hard limit is lower, and only root can raise it"
     return DoctorItem(
         "limits",
         "limits",
         Capability.PARTLY,
         text,
         f"{nodes - most} of {nodes} nodes cannot be reached at the same time",
-        f"ulimit -n {wanted}{rest}",
+        f"ulimit -n {wanted_files}{rest}",
     )
 
 

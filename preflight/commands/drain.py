@@ -350,7 +350,7 @@ async def _has_changed(
     state = "in service" if now.in_service else f"out of service: {now.reason or 'no reason given'}"
     why = f"somebody else changed it during the run; it is {state}"
     _write(log_file, item, "", f"left: {why}")
-    say(f"{item.node} is left as it is: {why}")
+    say(f"{item.node} is not changed: {why}")
     return True
 
 

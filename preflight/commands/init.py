@@ -145,11 +145,11 @@ def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, 
     jobs.
     """
     at = [_foreign_folder(job.name) for job in jobs]
-    held = Counter(path for path in at if path)
+    file_counts = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
-    if sum(held.values()) == len(jobs):
+    if sum(file_counts.values()) == len(jobs):
         return ()
-    return tuple(Folder(path, held[path], counts[path]) for path in sorted(held))
+    return tuple(Folder(path, file_counts[path], counts[path]) for path in sorted(file_counts))
 
 
 def _foreign_folder(path: str) -> str:

@@ -324,7 +324,7 @@ class KubernetesExecutor(Executor):
             if not self._namespace:
                 connected = await self._call("connect", deadline_s=deadline_s)
                 self._namespace = self.settings.get("namespace") or connected["namespace"]
-            began = anyio.current_time()
+            started_at = anyio.current_time()
             _log.debug("%s: exec through the API server: -n %s %s", node.name, self._namespace, what)
             try:
                 channel = await self._running().open(
@@ -342,7 +342,7 @@ class KubernetesExecutor(Executor):
                 )
             except ExecutorError as error:
                 raise ExecutorError(error.kind, f"{node.name}: {error.message}", error.detail) from None
-            left = max(0.5, deadline_s - (anyio.current_time() - began))
+            left = max(0.5, deadline_s - (anyio.current_time() - started_at))
             diagnose = functools.partial(explain, node.name, what, deadline_s=deadline_s)
             await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=left)
             return channel
@@ -459,12 +459,12 @@ async def survey(call: _BridgeCall) -> Cluster:
         nodes = await call("nodes")
     except ExecutorError as error:
         return Cluster("kubernetes", unknown=(f"the resources of its nodes: {error.message}",))
-    taken: dict[str, dict[str, float]] | None = None
+    requests_by_node: dict[str, dict[str, float]] | None = None
     try:
-        taken = _sum_requests(await call("taken"))
+        requests_by_node = _sum_requests(await call("taken"))
     except ExecutorError as error:
         unknown.append(f"the resources in use: {error.message}")
-    return Cluster("kubernetes", tuple(cluster_node(node, taken) for node in nodes), tuple(unknown))
+    return Cluster("kubernetes", tuple(cluster_node(node, requests_by_node) for node in nodes), tuple(unknown))
 
 
 def cluster_node(node: Mapping[str, Any], requests: Mapping[str, Mapping[str, float]] | None) -> ClusterNode:

@@ -160,7 +160,7 @@ class RayExecutor(Executor):
             raise ExecutorError("missing", f"{node.name}: the Ray cluster has no such node")
         nonce = make_nonce()
         arguments = bootstrap.arguments("python", nonce, ["-I", "-u"])[1:]
-        began = anyio.current_time()
+        started_at = anyio.current_time()
         try:
             channel = await self._running().open(
                 {"node": ray_id, "arguments": arguments, "deadline_s": max(0.5, deadline_s - 0.5)},
@@ -169,7 +169,7 @@ class RayExecutor(Executor):
             )
         except ExecutorError as error:
             raise ExecutorError(error.kind, f"{node.name}: {error.message}", error.detail) from None
-        left = max(0.5, deadline_s - (anyio.current_time() - began))
+        left = max(0.5, deadline_s - (anyio.current_time() - started_at))
         diagnose = functools.partial(explain, node.name, deadline_s=deadline_s)
         await start_agent(channel, node.name, nonce, bundle=bundle, diagnose=diagnose, deadline_s=left)
         return channel

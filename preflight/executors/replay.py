@@ -246,13 +246,13 @@ class ReplayedChannel:
 
     async def _play(self, request: AgentRequest, fact: FactRecord) -> None:
         """Replay the events of a rank at their recorded times; a rank that was ended waits until it is ended again."""
-        began = anyio.current_time() - fact.started_s
+        started_at = anyio.current_time() - fact.started_s
         for event in self._recorded.events(fact):
-            await anyio.sleep_until(began + event.at_s)
+            await anyio.sleep_until(started_at + event.at_s)
             self._reply(Event(request.id, time.time() + self._offset_s, event.origin, dict(event.data)))
         if fact.unavailable is not None and fact.unavailable.kind == "cancelled":
             await anyio.sleep_forever()
-        await anyio.sleep_until(began + fact.finished_s)
+        await anyio.sleep_until(started_at + fact.finished_s)
 
 
 def _key(probe: str, params: Mapping[str, Any], peers: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ def families(report: Report) -> Iterator[Family]:
     build = Family("preflight_build", "Version of preflight that made the report. Always 1.")
     build.add(1, version=report.tool.version)
     yield build
-    run = Family("preflight_run_timestamp_seconds", "When the run was made, in seconds since the epoch.", "seconds")
+    run = Family("preflight_run_timestamp_seconds", "Start time of the run, in seconds since the epoch.", "seconds")
     when = started_at(report)
     if when is not None:
         run.add(when.timestamp(), verb=report.run.verb)

@@ -300,18 +300,18 @@ class _Listeners:
 
     async def start(self, requests: Sequence[Request], clock: Callable[[], float], ends: float) -> list[FactRecord]:
         """Start these listeners until the end. Returns one record each, as soon as all listen or have timed out."""
-        began = clock()
+        started_at = clock()
         fresh: list[tuple[Request, _Listener]] = []
         for request in requests:
             session = self._sessions.get(request.node)
-            listener = _Listener(session, request, max(0.0, ends - began) + LISTEN_TIMEOUT_S, self._keep)
+            listener = _Listener(session, request, max(0.0, ends - started_at) + LISTEN_TIMEOUT_S, self._keep)
             self._listeners[(request.probe, request.node)] = listener
             fresh.append((request, listener))
             self._group.start_soon(listener.serve)
-        with anyio.move_on_after(min(LISTEN_TIMEOUT_S, max(0.0, ends - began))):
+        with anyio.move_on_after(min(LISTEN_TIMEOUT_S, max(0.0, ends - started_at))):
             for _, listener in fresh:
                 await listener.settled.wait()
-        return [FactRecord(request, item.report, item.problem, began, clock()) for request, item in fresh]
+        return [FactRecord(request, item.report, item.problem, started_at, clock()) for request, item in fresh]
 
     def report(self, probe: str, node: str) -> Any:
         """Return the report of the listener on `node`, or the reason why there is no report."""

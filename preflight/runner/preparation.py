@@ -535,7 +535,7 @@ class Planner:
         return self._requests(stage, fleet, facts, [check.follow_up for check in self.checks])
 
     def _requests(self, stage: str, fleet: Fleet, facts: Facts, plans: Sequence[PlanRequests | None]) -> list[Request]:
-        wanted: dict[str, Request] = {}
+        requests_by_id: dict[str, Request] = {}
         for check, plan in zip(self.checks, plans, strict=True):
             if check.when != stage or plan is None:
                 continue
@@ -543,10 +543,10 @@ class Planner:
                 for request in self._plan_check(check, plan, job, fleet, facts):
                     if self._only_smoke and stage == "node" and request.probe not in self._read:
                         continue
-                    first = wanted.setdefault(request.key, request)
+                    first = requests_by_id.setdefault(request.key, request)
                     if first is not request:
-                        wanted[request.key] = _merge_requests(first, request)
-        return list(wanted.values())
+                        requests_by_id[request.key] = _merge_requests(first, request)
+        return list(requests_by_id.values())
 
     def _plan_check(self, check: Check, plan: PlanRequests, job: Job, fleet: Fleet, facts: Facts) -> Iterable[Request]:
         try:

@@ -266,7 +266,7 @@ class _LiveRun:
 
         prepared = self._preparation.prepared
         jobs = prepared.recording.jobs if prepared is not None else ()
-        wanted = NodeRequest(
+        node_request = NodeRequest(
             jobs=jobs,
             named_nodes=choice.named_nodes,
             count=claimed_count(jobs),
@@ -277,7 +277,7 @@ class _LiveRun:
             on_note=on_note,
         )
         try:
-            nodes = await find(choice, wanted)
+            nodes = await find(choice, node_request)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await choice.executor.aclose()

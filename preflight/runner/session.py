@@ -186,7 +186,7 @@ class AgentSession:
     """
 
     def __init__(self, channel: Channel, node: Node, clock: Callable[[], float] | None = None) -> None:
-        began = time.monotonic()
+        started_at = time.monotonic()
         self.node = node
         self.ready: Ready | None = None
         #: Why the node was lost; empty while it is connected.
@@ -196,7 +196,7 @@ class AgentSession:
         self._looked_s = time.monotonic()
         self._paused_s, self._paused_until_s = 0.0, -math.inf
         self._channel = channel
-        self._clock = clock or (lambda: time.monotonic() - began)
+        self._clock = clock or (lambda: time.monotonic() - started_at)
         self._reader = FrameReader(ANSWER_BYTES)
         self._bytes = Allowance(MAX_BYTES, MAX_BYTES_PER_S)
         self._frames = Allowance(MAX_FRAMES, MAX_FRAMES_PER_S)

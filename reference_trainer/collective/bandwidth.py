@@ -127,14 +127,14 @@ def sweep(
     if world_size < 2:
         return Sweep(skipped="a single rank exchanges no messages", cores=_cores(), local_ranks=local_ranks), [], 0
     runner = _Runner(torch, collectives, progress, world_size, device, sharing)
-    began, waited = time.perf_counter(), starvation.threads_waited_s()
+    started_at, waited = time.perf_counter(), starvation.threads_waited_s()
     runner.run_all(SMALL_BYTES, SMALL_CALLS)
     min_s, max_bytes = runner.slowest_and_smallest(*runner.probe())
     if min_s <= MAX_FIRST_MESSAGE_S:
         runner.run_all(large_bytes(min_s, max_bytes), LARGE_CALLS)
     else:
         runner.skipped.append(f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s: no larger messages")
-    now, total = starvation.threads_waited_s(), time.perf_counter() - began
+    now, total = starvation.threads_waited_s(), time.perf_counter() - started_at
     share = None if waited is None or now is None else round(max(0.0, now - waited) / total, 3)
     result = Sweep(
         runner.timed,
@@ -312,7 +312,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
         found: list[float] = []
         waits: list[float] = []
         throttled_s = starvation.throttled_s()
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         for _ in range(PIECES):
             # The clock is read around the subtracted counters, so that no untimed wait is subtracted.
             at, waited = time.perf_counter(), starvation.waited_s()
@@ -322,7 +322,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
             progress.report_progress()
             found.append(took if own_s is None else own_s)
             waits.append(min(lost, took))
-        total = time.perf_counter() - began
+        total = time.perf_counter() - started_at
         now = starvation.throttled_s()
     finally:
         torch.set_num_threads(threads)

@@ -141,11 +141,11 @@ class Collectives:
         took: list[float] = []
 
         def measured(run: Callable[[], Any]) -> None:
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             run()
             if tensor.is_cuda:
                 self._torch.cuda.synchronize(tensor.device)
-            took.append(time.perf_counter() - began)
+            took.append(time.perf_counter() - started_at)
 
         if tensor.is_cuda:
             self._torch.cuda.synchronize(tensor.device)

@@ -97,16 +97,20 @@ def _run(params: dict[str, Any], progress: Progress, watcher: TransportWatcher) 
     torch, dist = framework.load(progress, optimizers=True)
     oracle.exact_settings()
     progress.entering("setup of the device", loading=True)
-    wanted = str(params.get("backend", "auto"))
+    requested = str(params.get("backend", "auto"))
     obstacle = framework.nccl_obstacle(torch, params)
     progress.left()
-    if wanted == "nccl" and obstacle:
+    if requested == "nccl" and obstacle:
         progress.send(
-            rank_events.PROBLEM, problem=rank_events.NO_DEVICE, backend=wanted, error=obstacle, rank=progress.rank
+            rank_events.PROBLEM,
+            problem=rank_events.NO_DEVICE,
+            backend=requested,
+            error=obstacle,
+            rank=progress.rank,
         )
-    progress.reached(rank_events.IMPORTED, backend=wanted, torch=str(torch.__version__))
+    progress.reached(rank_events.IMPORTED, backend=requested, torch=str(torch.__version__))
     store = rendezvous.join_store(dist, params, progress, listener, dialling, timeout_s, obstacle)
-    backend, backend_note = rendezvous.agree_on_backend(store, progress, wanted, world_size, obstacle)
+    backend, backend_note = rendezvous.agree_on_backend(store, progress, requested, world_size, obstacle)
     progress.entering("setup of the device", loading=True)
     device = framework.choose_device(torch, params, backend)
     progress.left()

@@ -76,7 +76,7 @@ def train(
     losses: list[Any] = []
     step_s: list[float] = []
     for step in range(steps):
-        began = time.monotonic()
+        started_at = time.monotonic()
         before(step)
         optimizer.zero_grad()
         loss = criterion(model(samples), labels)
@@ -86,7 +86,7 @@ def train(
             torch.cuda.synchronize(samples.device)
         losses.append(loss.detach())
         after(step)
-        step_s.append(time.monotonic() - began)
+        step_s.append(time.monotonic() - started_at)
     return TrainingResult([float(loss) for loss in losses], step_s)
 
 

@@ -279,7 +279,7 @@ def join_assembly(
         elif message.get("go"):
             return line
         elif "go" in message:
-            raise ProbeUnavailable("blocked", f"rank {host_rank} gave up waiting for the others")
+            raise ProbeUnavailable("blocked", f"rank {host_rank} gave up waiting for the other ranks")
 
 
 def _accept(listener: socket.socket, selector: selectors.BaseSelector, callers: list[_Client]) -> None:

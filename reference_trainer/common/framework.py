@@ -75,15 +75,15 @@ def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
 
     With `auto` each local rank needs its own GPU; with `nccl` the node only needs one.
     """
-    wanted = str(params.get("backend", "auto"))
-    if wanted == "gloo":
+    requested = str(params.get("backend", "auto"))
+    if requested == "gloo":
         return ""
     devices = _count_devices(torch)
     if not devices:
         return f"torch {torch.__version__} finds no GPU{_visible()}"
     if not torch.distributed.is_nccl_available():
         return f"torch {torch.__version__} was built without NCCL"
-    local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
+    local_size = int(params.get("local_world_size", 1)) if requested == "auto" else 1
     if devices < local_size:
         found = "1 GPU" if devices == 1 else f"{devices} GPUs"
         return f"torch {torch.__version__} finds {found} for {local_size} ranks on this node"

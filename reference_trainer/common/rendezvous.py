@@ -278,14 +278,14 @@ def _listen(family: int, port: int, host: str = "") -> socket.socket:
 
 def dial(host: str, port: int, *, timeout_s: float = ATTEMPT_S) -> DialResult:
     """Try once to open a connection, and return the classified result."""
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         return DialResult("unresolved", "{}: {}".format(host, getattr(error, "strerror", None) or error))
     last = DialResult("unresolved", f"{host} has no address")
     for family, kind, protocol, _, address in found:
-        last = _attempt(family, kind, protocol, address, began, timeout_s)
+        last = _attempt(family, kind, protocol, address, started_at, timeout_s)
         if last.result == "open":
             return last
     return last

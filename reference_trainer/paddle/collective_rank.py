@@ -124,17 +124,21 @@ def _agree_on_backend(
 
     Raises ProbeUnavailable of kind `missing` if nccl is requested and this rank cannot use it.
     """
-    wanted = str(params.get("backend", "auto"))
+    requested = str(params.get("backend", "auto"))
     is_kept = False
     try:
-        if wanted == "nccl" and obstacle:
+        if requested == "nccl" and obstacle:
             progress.send(
-                rank_events.PROBLEM, problem=rank_events.NO_DEVICE, backend=wanted, error=obstacle, rank=progress.rank
+                rank_events.PROBLEM,
+                problem=rank_events.NO_DEVICE,
+                backend=requested,
+                error=obstacle,
+                rank=progress.rank,
             )
             raise ProbeUnavailable("missing", f"backend nccl is requested, but {obstacle}")
-        if wanted != "auto":
+        if requested != "auto":
             is_kept = _keep(params, lines)
-            return wanted
+            return requested
         progress.entering("agreement on the backend", waiting_for=sorted(lines))
         ends = time.monotonic() + timeout_s
         if progress.rank == 0:
@@ -266,7 +270,7 @@ def train(
     losses: list[float] = []
     took: list[float] = []
     for step in range(steps):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         before(step)
         loss = criterion(wrapped(samples), labels)
         loss.backward()
@@ -274,7 +278,7 @@ def train(
         optimizer.clear_grad()
         losses.append(float(loss.item()))
         after(step)
-        took.append(time.perf_counter() - began)
+        took.append(time.perf_counter() - started_at)
     return TrainingResult(losses, took)
 
 
@@ -366,15 +370,15 @@ def load_paddle(progress: Progress) -> Any:
 
 def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
     """Return why this rank cannot use NCCL on a GPU of its own; empty if it can, or if its backend is gloo."""
-    wanted = str(params.get("backend", "auto"))
-    if wanted == "gloo":
+    requested = str(params.get("backend", "auto"))
+    if requested == "gloo":
         return ""
     if not paddle.is_compiled_with_cuda():
         return f"paddle {paddle.__version__} was built without CUDA"
     devices = paddle.device.cuda.device_count()
     if not devices:
         return f"paddle {paddle.__version__} finds no GPU"
-    local_size = int(params.get("local_world_size", 1)) if wanted == "auto" else 1
+    local_size = int(params.get("local_world_size", 1)) if requested == "auto" else 1
     if devices < local_size:
         return "paddle %s finds %d GPUs for %d ranks of this node" % (paddle.__version__, devices, local_size)
     return ""

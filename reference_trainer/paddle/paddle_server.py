@@ -82,16 +82,16 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
     before = cut.dense()
     fault = ProcessFault(config.injected_fault, role="worker", index=config.index, on_fault=progress.on_fault_injected)
     for step in range(max(config.steps, _MIN_STEPS)):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         progress.entering(f"step {step}", brief=True, waiting_for=list(config.server_numbers))
         for phase in (settings.EXACT, settings.TRAINING):
             # This run has no phase with known gradients, so faults for both phases are injected here.
             fault.before_step(phase, step)
         task.pull()
-        pulled.append(time.perf_counter() - began)
+        pulled.append(time.perf_counter() - started_at)
         losses.append(task.step())
         progress.left()
-        took.append(time.perf_counter() - began)
+        took.append(time.perf_counter() - started_at)
     connections.barrier("all workers to train")
     progress.reached(rank_events.SERVERS, first_loss=losses[0], last_loss=losses[-1])
     after, digest = _read(cut, task, progress)

@@ -85,12 +85,12 @@ def run(
     if note:
         return PipelineReport(stages, microbatches, schedule, note=note)
     stage = _Stage(torch, dist, progress, device, world_size, stages, params.get("injected_fault", {}))
-    waited = starvation.waited_s()
+    waited_s = starvation.waited_s()
     for step in range(STEPS):
         collectives.barrier(f"start of pipeline step {step}")
         stage.step(f"step {step}", schedule, microbatches, updates=step, flush=True)
     timed = stage.timed
-    share = _share(waited, starvation.waited_s(), sum(sum(each) for kind in timed.values() for each in kind))
+    share = _share(waited_s, starvation.waited_s(), sum(sum(each) for kind in timed.values() for each in kind))
     collectives.barrier("start of the pipeline step without a flush")
     stage.step("step without a flush", ONE_F_ONE_B, microbatches, updates=STEPS, flush=False)
     forward_s, backward_s = (min(statistics.median(each) for each in timed[kind]) for kind in (FORWARD, BACKWARD))
@@ -284,7 +284,7 @@ class _Stage:
         """Send and receive at the same time; return the received tensor, or None if no tensor was expected."""
         dist = self._dist
         operations, peers, words = [], [], []
-        came, began = None, time.perf_counter()
+        came, started_at = None, time.perf_counter()
         if move.receive is not None and move.receive_from is not None:
             source = self._rank_of(move.receive_from)
             came = self._torch.zeros(2, ELEMENTS, device=self._device)
@@ -303,7 +303,7 @@ class _Stage:
         self._progress.entering("pipeline {}: {}".format(step, ", ".join(words)), waiting_for=peers, brief=True)
         self._await(dist.batch_isend_irecv(operations), peers)
         self._progress.left()
-        self._idle_s += time.perf_counter() - began
+        self._idle_s += time.perf_counter() - started_at
         return came
 
     def _await(self, works: Sequence[Any], peers: Sequence[int]) -> None:

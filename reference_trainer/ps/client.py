@@ -328,14 +328,14 @@ class Client:
         """Read the header of the next reply, and raise PeerError if it is not the expected one."""
         channel = server.channel
         channel.limit_s = self.reply_timeout.limit_s if self.phase > settings.JOINING else self.config.timeout_s
-        began = time.monotonic()
+        started_at = time.monotonic()
         while True:
             header = channel.receive()
             if header.op != frames.WAITING:
                 break
             channel.text(header)
             self._keep_alive(server)
-        server.waited_s += time.monotonic() - began
+        server.waited_s += time.monotonic() - started_at
         server.round_trips += 1
         if header.op != frames.DATA or header.shard != shard or header.bytes != size:
             raise self._unexpected(server, header)

@@ -182,7 +182,7 @@ class Clocks:
         on_wait: Callable[[Sequence[int]], None],
         then: Callable[[], None],
     ) -> float:
-        began = notified = time.monotonic()
+        started_at = notified = time.monotonic()
         try:
             while True:
                 with self.changed:
@@ -191,8 +191,8 @@ class Clocks:
                     lacking = missing()
                     if not lacking:
                         then()
-                        return time.monotonic() - began
-                    self._waiting.setdefault(worker, began)
+                        return time.monotonic() - started_at
+                    self._waiting.setdefault(worker, started_at)
                     self.changed.wait(_TICK_S)
                 now = time.monotonic()
                 if now - notified >= _TICK_S:

@@ -404,7 +404,7 @@ class ConnectionHandler:
 
     def _handle_next(self) -> None:
         channel, host = self._channel, self._host
-        began = time.monotonic()
+        started_at = time.monotonic()
         busy = settings.EXACT <= host.clocks.phase < settings.OVER and (self._peer.pulls or self._peer.pushes)
         channel.limit_s = host.reply_timeout.limit_s if busy else max(host.config.timeout_s, host.reply_timeout.limit_s)
         header = channel.receive()
@@ -413,7 +413,7 @@ class ConnectionHandler:
             self._push(header)
             if header.op == frames.PUSHPULL:
                 self._pull(header.clock + 1)
-            host.reply_timeout.note(time.monotonic() - began)
+            host.reply_timeout.note(time.monotonic() - started_at)
         elif header.op == frames.PULL:
             self._refuse_payload(header)
             self._pull(header.clock)

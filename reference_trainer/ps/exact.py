@@ -701,7 +701,7 @@ class ExactValues:
         """
         counts: dict[int, int] = {}
         windows: set[int] = set()
-        for pushes, wanted in zip(rows, differences):
+        for pushes, difference in zip(rows, differences):
             known = [worker for worker, push in enumerate(pushes) if push]
             if not known or known[0] // oracle.WINDOW in windows:
                 continue
@@ -709,7 +709,7 @@ class ExactValues:
             if any(pushes[worker] != quantum * oracle.digit(worker) for worker in known):
                 continue
             windows.add(known[0] // oracle.WINDOW)
-            left = wanted / quantum
+            left = difference / quantum
             if left != int(left) or abs(left) >= 1 << 24:
                 return {}
             number, first = int(left), known[0] - known[0] % oracle.WINDOW

@@ -497,14 +497,14 @@ class Channel:
             self._ahead[:left] = bytes(self._ahead[self._begin : self._end])
             self._begin, self._end = 0, left
         until = _READ_AHEAD if self._reads_ahead else self._begin + HEADER_BYTES
-        began = time.monotonic()
+        started_at = time.monotonic()
         while True:
             held_turn = self.turn.release()
             try:
                 got = self._socket.recv_into(self._ahead[self._end : until])
             except BlockingIOError:
-                ends = began + self.limit_s if deadline is None else deadline
-                self._check(began, ends, "said nothing")
+                ends = started_at + self.limit_s if deadline is None else deadline
+                self._check(started_at, ends, "said nothing")
                 continue
             except OSError as error:
                 raise self._gone(error) from error
@@ -778,7 +778,7 @@ class ServerDialer:
 
     def _connect(self, item: DialledServer, host: str, port: int) -> socket.socket | None:
         """Make one attempt to connect; the connection is kept if it opens."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             connection = socket.create_connection((host, port), timeout=rendezvous.ATTEMPT_S)
         except (OSError, UnicodeError):
@@ -791,7 +791,7 @@ class ServerDialer:
             item.dialled = DialResult("refused", f"{host} port {port}: nothing listens there")
             return None
         address, source = str(connection.getpeername()[0]), str(connection.getsockname()[0])
-        item.dialled = DialResult("open", "", address, source, time.monotonic() - began)
+        item.dialled = DialResult("open", "", address, source, time.monotonic() - started_at)
         return connection
 
     def _greet(self, item: DialledServer, connection: socket.socket) -> None:

@@ -446,7 +446,7 @@ def _manage_replacements(host: ServerState, phase: int) -> None:
                 peer = host.peers.get(worker)
                 free = len(host.spares) > len(host.vacant)
             if peer is not None and free:
-                why = f"{peer.name()} has delayed the others for {config.lag_s:g} s"
+                why = f"{peer.name()} has delayed the other workers for {config.lag_s:g} s"
                 host.lose(peer, why, lagged=True)
                 peer.channel.send_error(why, 0)
                 peer.channel.shut()

@@ -145,13 +145,13 @@ class Replay:
             if sorted(pushes, key=lambda push: push[0]) != due:
                 return False
         needed = list(dict.fromkeys(event[1:] for part in parts for event in part.events if event[0] == PUSHED))
-        wanted = set(needed)
+        needed_parts = set(needed)
         goes_on = True
         while goes_on:
             goes_on = False
             for server, mine in enumerate(self._parts):
                 for number, part in enumerate(mine):
-                    goes_on |= self._advance(server, number, part, wanted)
+                    goes_on |= self._advance(server, number, part, needed_parts)
             for key in needed:
                 if key not in self._gradients and all(key in part.seen for part in parts):
                     self._gradients[key] = self._push(key)

@@ -224,7 +224,7 @@ class WorkerSteps:
         flags = frames.DELTA if geo else 0
         for clock in range(first, config.rounds(config.exact_steps)):
             self._before("exact push %d", clock)
-            began = time.monotonic()
+            started_at = time.monotonic()
             self._fault.before_step(settings.EXACT, clock)
             if client.index == 0 and clock == _LATE_PUSH and config.mode in (clocks.SYNC, clocks.SSP):
                 # The others must wait for this worker now. If a server lets them read, their weights lack its pushes.
@@ -246,7 +246,7 @@ class WorkerSteps:
                     torch.mul(values.push(shard, client.index, clock), factor, out=part_)
                     self._alive()
             client.push(clock, rows, numbers, flags=flags)
-            client.reply_timeout.note(time.monotonic() - began)
+            client.reply_timeout.note(time.monotonic() - started_at)
             self._after()
 
     def _fall_behind(self) -> None:
@@ -336,7 +336,7 @@ class WorkerSteps:
         lent: list[Any] = []
         for step in range(first, config.steps):
             self._before("step %d", step)
-            began = time.monotonic()
+            started_at = time.monotonic()
             self._fault.before_step(settings.TRAINING, step)
             loss, gradients, row_gradients = self._gradients(step, requested, values)
             if self._fault.kind:
@@ -356,7 +356,7 @@ class WorkerSteps:
             pushed = time.monotonic()
             done.losses.append(loss)
             done.pull_s.append(waited_s)
-            done.compute_s.append(computed - began + prepared_s)
+            done.compute_s.append(computed - started_at + prepared_s)
             done.push_s.append(pushed - computed)
             # While the servers work.
             later = self._distinct(step + 2)
@@ -369,7 +369,7 @@ class WorkerSteps:
                     self._request(requested, step + 1)
                 values = self._answers(requested)
             waited_s = time.monotonic() - prepared
-            client.reply_timeout.note(time.monotonic() - began)
+            client.reply_timeout.note(time.monotonic() - started_at)
             self._after()
         return done
 
@@ -407,7 +407,7 @@ class WorkerSteps:
         done = WorkerTraining()
         for clock in range(first, config.rounds(config.steps)):
             self._before("round %d", clock)
-            began = time.monotonic()
+            started_at = time.monotonic()
             self._fault.before_step(settings.TRAINING, clock)
             client.pull(clock)
             union = self._union(clock)
@@ -421,10 +421,10 @@ class WorkerSteps:
             self._layout.scatter(moved[: len(base)], client.servers)
             computed = time.monotonic()
             client.push(clock, union, moved[len(base) :], flags=frames.DELTA)
-            done.pull_s.append(pulled - began)
+            done.pull_s.append(pulled - started_at)
             done.compute_s.append(computed - pulled)
             done.push_s.append(time.monotonic() - computed)
-            client.reply_timeout.note(time.monotonic() - began)
+            client.reply_timeout.note(time.monotonic() - started_at)
             self._after()
         return done
 

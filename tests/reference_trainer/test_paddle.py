@@ -130,7 +130,7 @@ def test_ranks_of_two_runs_do_not_mix(interpreter: Path, free_port: int) -> None
 def test_missing_rank_is_named(interpreter: Path, free_port: int) -> None:
     answers = ranks(interpreter, free_port, [{"world_size": 3}, {"world_size": 3}], timeout_s=6)
     assert "ranks [2] did not connect" in answers[0]["error"]
-    assert "rank 0 gave up waiting for the others" in answers[1]["error"]
+    assert "rank 0 gave up waiting for the other ranks" in answers[1]["error"]
     waited = [event["waiting_for"] for event in answers[1]["events"] if "waiting_for" in event]
     assert [2] in waited
 

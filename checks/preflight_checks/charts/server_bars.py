@@ -34,7 +34,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     if not parts:
         return
     servers = sum(part.kind == SERVER for part in parts)
-    bytes_by_server, stated = _held_bytes(job, facts, servers)
+    bytes_by_server, source_text = _held_bytes(job, facts, servers)
     sizes = iter(bytes_by_server)
     pieces: dict[str, list[Piece]] = {}
     for part in parts:
@@ -45,7 +45,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
     order = {node.name: number for number, node in enumerate(fleet.nodes)}
     nodes = sorted(pieces, key=lambda name: order.get(name, len(order)))
     note = f"Where {counted(servers, 'server')} and {counted(len(parts) - servers, 'worker')} are, {source}; "
-    note += f"bytes are {stated}." if bytes_by_server else f"{_UNSIZED}."
+    note += f"bytes are {source_text}." if bytes_by_server else f"{_UNSIZED}."
     places = tuple(Place(name or NOWHERE, tuple(pieces[name])) for name in nodes)
     yield Layout("servers.placement", "Placement of servers and workers", note, "bytes", places)
 
@@ -99,15 +99,15 @@ def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], st
 def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     """Yield one bar per server: the bytes that it will hold by the job's partitioning, or that it held in the run."""
     servers = [part for part in _parts(job, fleet, facts)[0] if part.kind == SERVER]
-    held, stated = _held_bytes(job, facts, len(servers)) if servers else ((), "")
-    if not held:
+    bytes_by_server, source_text = _held_bytes(job, facts, len(servers)) if servers else ((), "")
+    if not bytes_by_server:
         return
-    heavy = overloaded(held)
+    heavy = overloaded(bytes_by_server)
     bars = tuple(
         Bar(part.label, part.node or NOWHERE, float(own), index in heavy, "more than twice the mean" * (index in heavy))
-        for index, (part, own) in enumerate(zip(servers, held, strict=True))
+        for index, (part, own) in enumerate(zip(servers, bytes_by_server, strict=True))
     )
-    note = f"{stated[0].upper()}{stated[1:]}, for each of {counted(len(bars), 'server')}."
+    note = f"{source_text[0].upper()}{source_text[1:]}, for each of {counted(len(bars), 'server')}."
     yield Bars("servers.bytes", "Data held by each server", note, "bytes", bars)
 
 

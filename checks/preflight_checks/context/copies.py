@@ -579,7 +579,7 @@ def _difference_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], dig
     sizes = f"{mine.size_bytes} bytes on {node}, {theirs.size_bytes} on {digests.agreeing[0]}"
     return failed(
         f"{item.name} on {fold(digests.odd)}",
-        f"{item.name} on {fold(digests.odd)} differs from the one on {fold(digests.agreeing, 4)}: {what or sizes}",
+        f"{item.name} on {fold(digests.odd)} differs from the copy on {fold(digests.agreeing, 4)}: {what or sizes}",
         at=Evidence("the node's own copy", mine.sha256[:12], theirs.sha256[:12], f"sha256sum {mine.path}", node),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=tuple(digests.odd),

@@ -273,12 +273,16 @@ def _differences(job: Job, environments: ObservedEnvironments) -> list[_Differen
 
 def protocol_differences(job: Job, facts: Facts) -> dict[str, tuple[str, ...]]:
     """Return the variables with differences that keep ranks from communicating, each with the nodes that differ."""
-    seen = observed_environments(facts)
-    if seen is None or not job.launches:
+    environments = observed_environments(facts)
+    if environments is None or not job.launches:
         return {}
-    found = [item for item in _differences(job, seen) if item.group.breaks_protocol and item.severity is Severity.ERROR]
-    count = len(seen.by_node)
-    return {item.name: tuple(item.odd) if 2 * len(item.odd) < count else tuple(seen.by_node) for item in found}
+    found = [
+        item
+        for item in _differences(job, environments)
+        if item.group.breaks_protocol and item.severity is Severity.ERROR
+    ]
+    count = len(environments.by_node)
+    return {item.name: tuple(item.odd) if 2 * len(item.odd) < count else tuple(environments.by_node) for item in found}
 
 
 def _difference(name: str, groups: Sequence[NodeGroup], job: Job) -> _Difference | None:
@@ -600,27 +604,29 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         return
     blind = tuple(unknown_bare_environments(facts, "TF_CONFIG"))
     yield from blind
-    held = {
+    cluster_texts = {
         node: seen.variables["TF_CONFIG"]
         for node, seen in bare_environments(facts).items()
         if "TF_CONFIG" in seen.variables
     }
-    if not held:
+    if not cluster_texts:
         if not blind:
             yield not_applicable("TF_CONFIG", "no node's own environment sets it")
         return
-    parsed = {node: _parse_participants(text) for node, text in held.items()}
+    parsed = {node: _parse_participants(text) for node, text in cluster_texts.items()}
     faults = [*_unreadable(parsed), *_clusters(parsed), *_tasks(parsed)]
     for fault in faults:
         yield failed(
             f"TF_CONFIG on {fold(fault.nodes)}",
             fault.message,
-            at=Evidence("environment", held[fault.nodes[0]], fault.expected, "printenv TF_CONFIG", fault.nodes[0]),
+            at=Evidence(
+                "environment", cluster_texts[fault.nodes[0]], fault.expected, "printenv TF_CONFIG", fault.nodes[0]
+            ),
             nodes=fault.nodes,
             remedy=fault.remedy,
         )
     if not faults:
-        yield passed(f"TF_CONFIG on {len(held)} nodes")
+        yield passed(f"TF_CONFIG on {len(cluster_texts)} nodes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -665,7 +671,7 @@ def _clusters(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
             f"TF_CONFIG on {fold(found.odd)} and on {fold(found.agreeing, 4)} describe different clusters",
             "TF_CONFIG",
             found.common,
-            f"Give {fold(found.odd)} the cluster of the others: {found.common}",
+            f"Give {fold(found.odd)} the cluster of the other nodes: {found.common}",
         )
 
 

@@ -199,14 +199,14 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if a tool is missing on all nodes, because setup lines may provide it, or on the first node if the job may be
     started from another machine.
     """
-    wanted = list(_wanted_tools(job, fleet, facts))
-    if not wanted:
+    wanted_tools = list(_wanted_tools(job, fleet, facts))
+    if not wanted_tools:
         yield not_applicable("launcher tools", "the job uses no program that starts ranks")
         return
     yield from missing_facts(facts, tools, "launcher tools")
     tools_by_node: dict[tuple[str, str], dict[str, Tool]] = {}
     paths: dict[str, str] = {}
-    purposes = {(name, context): by for _, names, context, by in wanted for name in names}
+    purposes = {(name, context): by for _, names, context, by in wanted_tools for name in names}
     for row in facts.each(tools):
         if not isinstance(row.fact, Observed):
             continue
@@ -306,19 +306,19 @@ def remote_launches(job: Job) -> Iterator[RemoteLaunch]:
 
 
 def _remote_launch(job: Job, launch: Launch) -> RemoteLaunch | None:
-    around = (launch.launcher, *launch.wrappers)
-    over = next((name for name in around if name in _OVER_SSH), None)
+    programs = (launch.launcher, *launch.wrappers)
+    over = next((name for name in programs if name in _OVER_SSH), None)
     if over is not None:
         tools = (over,) if over in ("ssh", "pdsh", "clush") else ("pssh|parallel-ssh",)
         return RemoteLaunch(launch, over, tuple(dict.fromkeys((*tools, "ssh"))))
-    if "srun" in around:
+    if "srun" in programs:
         return None
     if launch.launcher == "deepspeed":
         return _deepspeed(job, launch, _selected_launcher(job, launch) or "pdsh")
     if launch.launcher == "accelerate":
         chosen = _selected_launcher(job, launch)
         return _deepspeed(job, launch, chosen) if chosen and chosen != "standard" else None
-    if "horovodrun" in around:
+    if "horovodrun" in programs:
         return RemoteLaunch(
             launch,
             "horovodrun",
@@ -327,7 +327,7 @@ def _remote_launch(job: Job, launch: Launch) -> RemoteLaunch | None:
             ssh_options=("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
             exports=None,
         )
-    if "mpirun" in around and not in_batch(job):
+    if "mpirun" in programs and not in_batch(job):
         open_mpi = job.value("mpi_implementation", launch.scope) == Known("openmpi")
         if open_mpi:
             return RemoteLaunch(

@@ -248,7 +248,7 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     processes, the owner of the memory is unknown, so it is a warning there. On a node with spare GPUs, busy ones count
     only if too few are left.
     """
-    wanted = expected_gpus(job)
+    needed_count = expected_gpus(job)
     values = facts.observed(gpus)
 
     def find_busy(devices: list[NodeGpu]) -> Iterable[Fault]:
@@ -261,7 +261,7 @@ def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         for node, faults in faults_by_node.items():
             if visible_devices(job):
                 yield from (fault for fault in faults if fault.at.used)
-            elif wanted is None or counts[node] - len(faults) < wanted[0]:
+            elif needed_count is None or counts[node] - len(faults) < needed_count[0]:
                 # Too few are left, so none is spare.
                 yield from (replace(fault, at=NodeGpu(fault.at.node, fault.at.gpu)) for fault in faults)
 

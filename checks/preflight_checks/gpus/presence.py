@@ -256,10 +256,10 @@ def runs_without_gpus(job: Job, facts: Facts) -> bool:
     asked, claims = asked_backend(job)
     if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
         return False
-    seen = list(facts.each(gpus))
-    return bool(seen) and all(
+    rows = list(facts.each(gpus))
+    return bool(rows) and all(
         isinstance(row.fact, Observed) and row.fact.value.problem == "no-library" and not row.fact.value.gpus
-        for row in seen
+        for row in rows
     )
 
 
@@ -292,7 +292,7 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if runs_without_gpus(job, facts):
         yield not_applicable("GPUs", "no node has a GPU, and the job falls back to another backend")
         return
-    wanted = expected_gpus(job)
+    needed_count = expected_gpus(job)
     broken: dict[str, dict[str, Gpus]] = {}
     short: dict[int, list[str]] = {}
     for row in facts.each(gpus):
@@ -306,12 +306,12 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             # A driver that must wake all devices first may be slow without being broken.
             reason = f"its NVIDIA driver does not answer: {value.detail}"
             yield unknown(row.node, reason, nodes=(row.node,), required=True)
-        elif wanted is not None and silent and working < wanted[0] <= working + len(silent):
+        elif needed_count is not None and silent and working < needed_count[0] <= working + len(silent):
             which = fold((f"GPU {item.index}: {item.problem}" for item in silent), 3)
             yield unknown(row.node, f"not all of its GPUs answer ({which})", nodes=(row.node,), required=True)
         elif value.problem:
             broken.setdefault(value.problem, {})[row.node] = value
-        elif working == 0 or (wanted is not None and working < wanted[0]):
+        elif working == 0 or (needed_count is not None and working < needed_count[0]):
             short.setdefault(working, []).append(row.node)
         else:
             yield passed(row.node)
@@ -332,14 +332,14 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for working, nodes in sorted(short.items()):
         lost = [f"{item.index}: {item.problem}" for item in observed[nodes[0]].gpus if item.problem]
         because = f" (GPU {fold(lost, 3)})" if lost else ""
-        count = wanted[0] if wanted else 1
+        count = needed_count[0] if needed_count else 1
         listing = _LIST.get(observed[nodes[0]].vendor, "nvidia-smi -L")
         yield failed(
             f"{working} GPUs",
             f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {working} of the {count} GPUs the job uses on "
             f"each node{because}",
             at=Evidence("devices", f"{working} GPUs{because}", f"{count} GPUs", listing, nodes[0]),
-            also=wanted[1] if wanted else needed,
+            also=needed_count[1] if needed_count else needed,
             nodes=nodes,
             remedy=f"Replace {fold(nodes)}, or reset the lost GPU; or let the job use {working} on every node.",
         )

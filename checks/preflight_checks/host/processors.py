@@ -429,7 +429,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=_shm_evidence(node, value),
             also=claims,
             nodes=tuple(full),
-            remedy=f"Remove leftovers of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
+            remedy=f"Remove files of earlier runs from /dev/shm on {fold(full)}, or enlarge it.",
             certain=False,
         )
     if len(observed) > len(blind) and not tiny and not full:
@@ -520,19 +520,19 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     needed = FILES_BASE + 4 * world
     # One connection per other rank plus the files of any Python process are certain to be needed.
     certain = world + 32
-    below: Callable[[Limits, float], bool] = lambda value, bound: comparable_limit(value.open_files_soft) < bound  # noqa: E731
-    short = {node: value for node, value in observed.items() if below(value, needed)}
+    is_below: Callable[[Limits, float], bool] = lambda value, bound: comparable_limit(value.open_files_soft) < bound  # noqa: E731
+    short = {node: value for node, value in observed.items() if is_below(value, needed)}
     if observed and not short:
         yield passed(f"open files on {len(observed)} nodes")
     for hard in (True, False):
-        group = {node: value for node, value in short.items() if below(value, certain) is hard}
+        group = {node: value for node, value in short.items() if is_below(value, certain) is hard}
         if not group:
             continue
         node, value = next(iter(group.items()))
         room = min([65536, *(v.open_files_hard for v in group.values() if v.open_files_hard is not None)])
         roof = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
         yield failed(
-            f"open files: {'certain' if hard else 'estimate'}",
+            "open-files limit" if hard else "open-files limit (estimate)",
             f"a rank on {fold(group)} may open {value.open_files_soft} files; {world} ranks need about {needed}",
             at=Evidence("open-files limit", f"{value.open_files_soft} (hard {roof})", f"{needed}", "ulimit -n", node),
             also=claims,

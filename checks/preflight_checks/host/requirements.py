@@ -113,14 +113,14 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield not_applicable("nodes", "nothing is required of the nodes themselves")
         return
     known = {record.node.name: properties(record, facts) for record in fleet.records if not record.problem}
-    wanted = [
+    requirements = [
         (parse_requirement(str(claim.value.value)), claim)
         for claim in job.about("node_requirement")
         if isinstance(claim.value, Known)
     ]
     for claim in job.about("golden_node"):
-        yield from _add_golden_requirements(claim, known, wanted)
-    for requirement, claim in wanted:
+        yield from _add_golden_requirements(claim, known, requirements)
+    for requirement, claim in requirements:
         for node, values in known.items():
             yield _requirement_verdict(requirement, claim, node, values.get(requirement.name, ""))
 

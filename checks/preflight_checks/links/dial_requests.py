@@ -338,10 +338,10 @@ def _spread_note(facts: Facts) -> str:
             ports.setdefault(cell.peer, set()).update(cell.result.ports)
     if not ports:
         return ""
-    every = {port for found in ports.values() for port in found}
+    all_ports = {port for found in ports.values() for port in found}
     fewest, most = (pick(len(found) for found in ports.values()) for pick in (min, max))
     count = str(most) if fewest == most else f"{fewest} to {most}"
-    return f"{count} ports of each node from {min(every)} to {max(every)}, not those between; "
+    return f"{count} ports of each node from {min(all_ports)} to {max(all_ports)}, not those between; "
 
 
 #: Each node queries the addresses of this many others; every machine of a network receives every request.
@@ -481,11 +481,13 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     hardware = fold(item.hardware, 3)
     who = f"{item.other_node} ({hardware})" if item.other_node else f"another machine ({hardware})"
     mine = f"{own[0].name}, {own[0].hardware}" if own else "its own card"
-    seen = "besides" if item.owner_answers else "instead of"
+    observers = fold(item.seen_by, 4)
+    owner = f"{item.node} ({mine})"
     return failed(
         f"{item.address} of {item.node}",
-        f"{who} answers for {item.address} {seen} {item.node} ({mine}), as {fold(item.seen_by, 4)} "
-        f"{'sees' if len(item.seen_by) == 1 else 'see'}",
+        f"{who} and {owner} both answer ARP for {item.address}, according to {observers}"
+        if item.owner_answers
+        else f"{who} answers ARP for {item.address} instead of {owner}, according to {observers}",
         at=Evidence(
             f"hardware address of {item.address}",
             hardware,

@@ -134,10 +134,10 @@ def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
     ]
     for a, b in first:
         yield _request(a, b, addresses[b], {"try": 1})
-    seen = measurements_of(facts)
-    if not seen:
+    measurements = measurements_of(facts)
+    if not measurements:
         return
-    odd = suspects(seen, facts)
+    odd = suspects(measurements, facts)
     for source, peer in sorted({(min(pair), max(pair)) for pair in odd}):
         kinds = {*odd.get((source, peer), ()), *odd.get((peer, source), ())}
         again = {
@@ -232,7 +232,7 @@ def suspects(measurements: Mapping[Pair, Sequence[Measurement]], facts: Facts) -
 def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str, ...]:
     """Return the `KINDS` of faults in this one measurement."""
     quality = item.quality
-    late = quality.least_s > max(LATE * common.least_s, common.least_s + LATE_S)
+    is_late = quality.least_s > max(LATE * common.least_s, common.least_s + LATE_S)
     unsteady = quality.spread_s > max(UNSTEADY * common.spread_s, UNSTEADY_S)
     lossy = item.lost >= LOST or item.lost_pings >= LOST_PINGS
     narrow = bool(
@@ -240,7 +240,7 @@ def faults_in(item: Measurement, common: FleetValues, cards: Cards) -> tuple[str
         and not item.direction.frames_arrived
         and item.direction.arrived > 0.9 * item.direction.sent
     )
-    holds = (_is_slow(item, common, cards), late, unsteady and not late, lossy, narrow)
+    holds = (_is_slow(item, common, cards), is_late, unsteady and not is_late, lossy, narrow)
     return tuple(kind for kind, held in zip(KINDS, holds, strict=True) if held)
 
 
@@ -326,16 +326,16 @@ def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
     """Return the judgement of every measured direction. Faults that a second measurement did not confirm are left
     out.
     """
-    seen = measurements_of(facts)
+    measurements = measurements_of(facts)
     common, cards = values_and_cards(facts)
     directions: list[JudgedDirection] = []
-    for pair, several in sorted(seen.items()):
-        held = [set(faults_in(item, common, cards)) for item in several]
+    for pair, several in sorted(measurements.items()):
+        fault_sets = [set(faults_in(item, common, cards)) for item in several]
         if len(several) < 2:
-            once = tuple(kind for kind in KINDS if kind in held[0])
+            once = tuple(kind for kind in KINDS if kind in fault_sets[0])
             directions.append(JudgedDirection(pair, tuple(several), (), (), once))
             continue
-        always = set.intersection(*held)
+        always = set.intersection(*fault_sets)
         if "lossy" in always and not _loses_packets(several):
             always.discard("lossy")
         spoilt = {kind for kind in always if all(_is_explained_by_load(item, kind, common, cards) for item in several)}

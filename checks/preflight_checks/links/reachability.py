@@ -79,7 +79,7 @@ def _stall_finding(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -
     return failed(
         f"large payloads: {subject(shape)}",
         f"payloads above {arrived} bytes do not arrive {direction(shape)} ({lost} bytes were never acknowledged), "
-        f"while connections and smaller ones work: the path takes smaller frames than the hosts send (MTU){mtus}",
+        f"while connections and smaller payloads work: the path takes smaller frames than the hosts send (MTU){mtus}",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=shape.nodes,

@@ -458,12 +458,12 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     cards = values_and_cards(facts)[1]
     first = [several[0] for several in measurements_of(facts).values()]
-    stated = [(look, rate, card) for look in first if (rate := look.rate_mbps) and (card := cards.expected_mbps(look))]
-    idle = [item for item in stated if item[0].busy("slow") <= BUSY]
-    if not stated:
+    rated = [(look, rate, card) for look in first if (rate := look.rate_mbps) and (card := cards.expected_mbps(look))]
+    idle = [item for item in rated if item[0].busy("slow") <= BUSY]
+    if not rated:
         yield unknown(subject_text, "no two cards that carried a measurement are physical and report their speed")
         return
-    if 2 * len(idle) < len(stated):
+    if 2 * len(idle) < len(rated):
         yield unknown(subject_text, "inconclusive: host busy (most processes waited for a processor meanwhile)")
         return
     shares = sorted(rate / card for _, rate, card in idle)
@@ -502,8 +502,8 @@ _DEADLINE_S = 12.0
 
 def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     """Request writes between each node and two partners, on all pairs of usable ports, if RDMA is in demand."""
-    wanted = applicable_demand(job, fleet)
-    if wanted is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
+    demand = applicable_demand(job, fleet)
+    if demand is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
         return
     usable = {node: [port for port in found if port.is_usable] for node, found in ports_by_node(job, facts).items()}
     addresses = addresses_of(job, fleet, facts)
@@ -523,7 +523,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
                 peers=(b,),
                 listen=probe_name(listen),
                 exclusive=True,
-                because=wanted.claims,
+                because=demand.claims,
                 deadline_s=_DEADLINE_S,
             )
 

@@ -75,19 +75,21 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
     rest = value[1:] if exclude else value
     exact = rest.startswith("=")
     rest = rest[1:] if exact else rest
-    wanted = [part.split(":")[0] for part in rest.split(",") if part.split(":")[0]]
+    interface_names = [part.split(":")[0] for part in rest.split(",") if part.split(":")[0]]
 
     def matches(name: str) -> bool:
-        if not wanted:
+        if not interface_names:
             return True
-        return any(name == part if exact else name.startswith(part) for part in wanted)
+        return any(name == part if exact else name.startswith(part) for part in interface_names)
 
     matched = [item for item in interfaces if matches(item.name) != exclude]
     remaining = tuple(item for item in matched if published_address(item, family) is not None)
     missing: tuple[str, ...] = ()
     if not exclude:
         names = [item.name for item in interfaces]
-        missing = tuple(part for part in wanted if not any(n == part if exact else n.startswith(part) for n in names))
+        missing = tuple(
+            part for part in interface_names if not any(n == part if exact else n.startswith(part) for n in names)
+        )
     return Choice(
         remaining, missing, tuple(item.name for item in matched if item not in remaining and not item.loopback)
     )
@@ -437,20 +439,20 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
     They are certain if they were read in the ranks' context or from NCCL's files.
     """
-    around = observed_environments(facts)
+    environments = observed_environments(facts)
     filters_by_node: dict[str, tuple[Filter, ...]] = {}
-    for node, seen in around.by_node.items() if around is not None else ():
-        assert around is not None
+    for node, environment in environments.by_node.items() if environments is not None else ():
+        assert environments is not None
         for variable in _VARIABLES:
-            value = _value(seen, variable)
+            value = _value(environment, variable)
             # NCCL and torch ignore values of one character.
             if value is None or len(value[0]) < 2 or filter_unresolved(job, variable):
                 continue
             if any(item.variable == variable for item in filters(job, node)):
                 continue
             text, file = value
-            origin = file or f"in the environment {around.where}"
-            item = Filter(variable, text, (), origin, certain=around.includes_job_variables or bool(file))
+            origin = file or f"in the environment {environments.where}"
+            item = Filter(variable, text, (), origin, certain=environments.includes_job_variables or bool(file))
             filters_by_node[node] = (*filters_by_node.get(node, ()), item)
     return filters_by_node
 

@@ -434,7 +434,7 @@ def _no_holder_finding(endpoint: Endpoint, nodes: list[str]) -> Verdict:
         at=Evidence("bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]),
         also=endpoint.claims,
         nodes=nodes,
-        remedy=f"Give {endpoint.what} an address that one of the nodes has.",
+        remedy=f"Give {endpoint.what} an address of one of the nodes.",
     )
 
 

@@ -389,14 +389,14 @@ def _names_to_resolve(job: Job, fleet: Fleet) -> list[str]:
 def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
     names = _names_to_resolve(job, fleet) if is_multi_node(fleet) else []
     each = SOME_NAMES if len(names) <= MANY else FEW_NAMES
-    spelled = _names_as_written(job)
-    claims = tuple(dict.fromkeys(claim for found in spelled.values() for claim in found))
+    written_names = _names_as_written(job)
+    claims = tuple(dict.fromkeys(claim for found in written_names.values() for claim in found))
     for place, node in enumerate(fleet.reached):
         # In a sample, each name is looked up on as many nodes as there are names in a request.
         requested = names if len(names) <= MAX_NAMES else [names[(place + step) % len(names)] for step in range(each)]
         if len(requested) > 1:
             params = {"names": requested}
-            required = bool(set(requested) & set(spelled))
+            required = bool(set(requested) & set(written_names))
             yield Request(probe_name(resolve_many), node.name, params, because=claims, required=required)
 
 
@@ -550,10 +550,10 @@ def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity
     """
     rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
     given = any(job.setting("local_addr", scope) for scope in scopes(job))
-    seen = facts.observed(identity)
-    if not is_multi_node(fleet) or not rendezvous or given or len(seen) < len(fleet.nodes):
+    identities = facts.observed(identity)
+    if not is_multi_node(fleet) or not rendezvous or given or len(identities) < len(fleet.nodes):
         return None
-    names = {node: fact for node, fact in seen.items() if fact.fqdn}
+    names = {node: fact for node, fact in identities.items() if fact.fqdn}
     if len(names) < len(fleet.nodes):
         return None
     node = min(names, key=lambda name: names[name].fqdn)

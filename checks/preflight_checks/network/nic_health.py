@@ -42,11 +42,11 @@ InUse = dict[str, tuple[UsedInterface, NicState]]
 
 def states_in_use(job: Job, facts: Facts) -> InUse:
     """Return the interface in use and its state, for each node where both are known."""
-    seen = facts.observed(nic_states)
+    states = facts.observed(nic_states)
     return {
         node: (use, state)
         for node, use in used_interfaces(job, facts).items()
-        for state in (seen[node].interfaces if node in seen else ())
+        for state in (states[node].interfaces if node in states else ())
         if state.name == use.interface.name
     }
 

@@ -115,10 +115,10 @@ def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
         for row in lookups(facts, own=True)
         if isinstance(row.fact, Observed)
     }
-    around = environment_filters(job, facts)
+    filters = environment_filters(job, facts)
     found: dict[str, UsedInterface] = {}
     for node, fact in facts.observed(interfaces).items():
-        use = _interface_of_filter(job, node, fact.interfaces, around.get(node, ()))
+        use = _interface_of_filter(job, node, fact.interfaces, filters.get(node, ()))
         use = use or interface_in_use(job, node, fact.interfaces, own.get(node, ()))
         if use is not None:
             found[node] = use
@@ -380,7 +380,7 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         also=choice.claims,
         nodes=tuple(division.odd),
         remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(division.odd)}, "
-        "or fix the others.",
+        "or correct the other nodes.",
         run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=division.odd),),
     )
 
@@ -624,13 +624,13 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     aside: dict[tuple[str, str], dict[str, Route]] = {}
     for node, seen in facts.observed(routes).items():
         own = uses.get(node)
-        for taken in seen.routes if own is not None else ():
-            pair = (node, peers.get(taken.destination, taken.destination))
+        for used_route in seen.routes if own is not None else ():
+            pair = (node, peers.get(used_route.destination, used_route.destination))
             requested.add(pair)
-            if taken.problem == "no-route":
-                lost[pair] = taken
-            elif own is not None and _uses_other_interface(taken, own):
-                aside.setdefault((own.interface.name, taken.interface), {}).setdefault(node, taken)
+            if used_route.problem == "no-route":
+                lost[pair] = used_route
+            elif own is not None and _uses_other_interface(used_route, own):
+                aside.setdefault((own.interface.name, used_route.interface), {}).setdefault(node, used_route)
     yield from (_missing_route_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
     for (name, through), node_routes in aside.items():
         node, route = next(iter(node_routes.items()))

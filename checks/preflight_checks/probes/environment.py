@@ -365,11 +365,13 @@ def _login(target: str, options: list[str]) -> Login:
         "LogLevel": "INFO",
     }
     words = [word for name, value in chosen.items() for word in ("-o", f"{name}={value}")]
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         ran = run(["ssh", "-n", "-T", *words, *options, "--", target, "true"], deadline_s=LOGIN_S)
     except ProbeUnavailable as error:
-        return Login(target, None, error.reason if error.kind != "timeout" else "", round(time.monotonic() - began, 3))
+        return Login(
+            target, None, error.reason if error.kind != "timeout" else "", round(time.monotonic() - started_at, 3)
+        )
     lines = [line.strip() for line in ran.error.splitlines() if line.strip()]
     return Login(target, ran.exit_code, "\n".join(lines[-6:])[-1000:], round(ran.took_s, 3))
 

@@ -127,7 +127,7 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
 
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(str(params["path"]))))
     folder = _nearest_existing(resolved)[0]
-    began = time.monotonic()
+    started_at = time.monotonic()
     name = ""
     try:
         descriptor, name = tempfile.mkstemp(prefix=".preflight-", dir=folder)
@@ -137,14 +137,14 @@ def write_trial(params: dict[str, Any]) -> WriteResult:
         finally:
             os.close(descriptor)
     except OSError as error:
-        return WriteResult(folder, time.monotonic() - began, error.strerror or str(error))
+        return WriteResult(folder, time.monotonic() - started_at, error.strerror or str(error))
     finally:
         if name:
             try:
                 os.unlink(name)
             except OSError:
                 pass
-    return WriteResult(folder, time.monotonic() - began)
+    return WriteResult(folder, time.monotonic() - started_at)
 
 
 _TOOL_S = 1.5

@@ -522,7 +522,9 @@ def gpus(params: dict[str, Any]) -> Gpus:
     driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
     if problem == "mismatch":
         library = libraries.locate("libnvidia-ml.so.1", None)
-        detail += "; the module is {}, {}".format(kernel or "unknown", os.path.realpath(library.path) or "the library")
+        detail += "; the kernel module is version {}, the library is {}".format(
+            kernel or "unknown", os.path.realpath(library.path) or "the library"
+        )
     if problem:
         return Gpus(driver, kernel, cuda, [], problem, detail, files, took_s=system.took_s)
     count = int(system.values.get("count", 0))

@@ -40,7 +40,7 @@ def run_isolated(tasks: list[Task], deadline_s: float) -> list[TaskResult]:
     A late task is killed, but its end is not awaited: a task that is stuck in the kernel cannot end, and the agent
     adopts it when this process ends. Raises OSError if no process can be started.
     """
-    began = time.monotonic()
+    started_at = time.monotonic()
     running: dict[int, _Child] = {}
     results = [TaskResult() for _ in tasks]
     try:
@@ -48,16 +48,16 @@ def run_isolated(tasks: list[Task], deadline_s: float) -> list[TaskResult]:
             child = _fork(task, result)
             running[child.fd] = child
         while running:
-            remaining = began + deadline_s - time.monotonic()
+            remaining = started_at + deadline_s - time.monotonic()
             if remaining <= 0:
                 break
             ready, _, _ = select.select(list(running), [], [], remaining)
             for fd in ready:
                 if not running[fd].receive():
-                    running.pop(fd).end(time.monotonic() - began)
+                    running.pop(fd).end(time.monotonic() - started_at)
     finally:
         for child in running.values():
-            child.kill_late(time.monotonic() - began)
+            child.kill_late(time.monotonic() - started_at)
     return results
 
 

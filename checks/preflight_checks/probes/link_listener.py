@@ -385,7 +385,7 @@ def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: byt
     """
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
-    began, sent = time.monotonic(), 0
+    started_at, sent = time.monotonic(), 0
     for number in range(count):
         data = DATAGRAM.pack(id, number) + body
         try:
@@ -396,7 +396,7 @@ def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: byt
             sent += 1
         except OSError:
             pass
-        ahead = began + number * gap_s - time.monotonic()
+        ahead = started_at + number * gap_s - time.monotonic()
         if ahead > 0.001:
             time.sleep(ahead)
     return sent
@@ -414,10 +414,12 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
     """
     seconds = min(float(words["seconds"]), MAX_SECONDS)
     max_bytes = min(int(words["bytes"]), MAX_BYTES)
-    before, began = waited_s(), time.monotonic()
+    before, started_at = waited_s(), time.monotonic()
     stream.setblocking(False)
     try:
-        moved_bytes, took_s = (_send if direction == "source" else _receive_bulk)(stream, max_bytes, began + seconds)
+        moved_bytes, took_s = (_send if direction == "source" else _receive_bulk)(
+            stream, max_bytes, started_at + seconds
+        )
     except OSError:
         moved_bytes, took_s = 0, 0.0
     after = waited_s()
@@ -429,7 +431,7 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
     return {
         "bytes": moved_bytes,
         "seconds": took_s,
-        "took_s": time.monotonic() - began,
+        "took_s": time.monotonic() - started_at,
         "waited_s": measured_wait_s,
         "retransmitted": known.get("total_retrans"),
         "sent": known.get("data_out"),

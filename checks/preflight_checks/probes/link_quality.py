@@ -173,7 +173,7 @@ class _Link:
 
     def measure(self) -> Quality:
         """Measure round trips first, while the path is quiet, then datagrams, then bulk transfers."""
-        began = time.monotonic()
+        started_at = time.monotonic()
         far_before = command(self._control, do="load")
         before, quiet_s = waited_s(), time.monotonic()
         trips = self._pings()
@@ -209,7 +209,7 @@ class _Link:
             [here.average, far["average"]],
             [here.processors, int(far["processors"])],
             self._bytes,
-            round(time.monotonic() - began, 3),
+            round(time.monotonic() - started_at, 3),
         )
 
     def _pings(self) -> list[float]:

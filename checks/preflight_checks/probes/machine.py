@@ -246,7 +246,7 @@ def identity(params: dict[str, Any]) -> Identity:
     """Return the identity of this node."""
     limit_s = float(params.get("limit_s", FQDN_TIMEOUT_S))
     answer: dict[str, str] = {}
-    began = time.monotonic()
+    started_at = time.monotonic()
     thread = threading.Thread(target=lambda: answer.update(fqdn=socket.getfqdn()), daemon=True)
     thread.start()
     thread.join(limit_s)
@@ -255,7 +255,7 @@ def identity(params: dict[str, Any]) -> Identity:
     return Identity(
         socket.gethostname(),
         answer.get("fqdn", ""),
-        round(time.monotonic() - began, 3),
+        round(time.monotonic() - started_at, 3),
         read_text(MACHINE_ID),
         boot,
         " ".join([boot, *spaces]) if boot and all(spaces) else "",

@@ -153,10 +153,10 @@ def _timed_lookup(name: str, own: bool = False) -> Lookup:
     """Return the addresses of `name`, without a time limit."""
     # As text it would pass the codec of international names, which takes longer to import than the lookup.
     host = name.encode() if name.isascii() else name
-    began = time.monotonic()
+    started_at = time.monotonic()
     try:
         found = socket.getaddrinfo(host, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return Lookup(name, [], "unresolved", str(error), round(time.monotonic() - began, 3), own)
+        return Lookup(name, [], "unresolved", str(error), round(time.monotonic() - started_at, 3), own)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    return Lookup(name, addresses, "", "", round(time.monotonic() - began, 3), own)
+    return Lookup(name, addresses, "", "", round(time.monotonic() - started_at, 3), own)

@@ -317,7 +317,7 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
     if listening is None:
         raise ProbeUnavailable("blocked", str((params.get("unheard") or {}).get(peer, "no listener was started there")))
     tool.run([BANDWIDTH, "--version"], deadline_s=2.0)
-    began = time.monotonic()
+    started_at = time.monotonic()
     rails = [tuple(rail) for rail in params["rails"]]
     rail_speeds: list[RailSpeed] = []
     try:
@@ -328,7 +328,7 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
             exchange_hello(stream, str(listening["token"]))
             stream.settimeout(START_S + 2.0)
             for rail in rails:
-                if time.monotonic() - began > BUDGET_S:
+                if time.monotonic() - started_at > BUDGET_S:
                     break
                 # The latency of one pair of ports stands for all: it takes as long as the writes.
                 rail_speeds.append(_measure(stream, address, rail, latency=not rail_speeds))
@@ -336,7 +336,9 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
         raise ProbeUnavailable(
             "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
         ) from None
-    return RdmaSpeeds(peer, address, rail_speeds, len(rails) - len(rail_speeds), round(time.monotonic() - began, 3))
+    return RdmaSpeeds(
+        peer, address, rail_speeds, len(rails) - len(rail_speeds), round(time.monotonic() - started_at, 3)
+    )
 
 
 def _measure(stream: socket.socket, address: str, rail: tuple[Any, ...], *, latency: bool) -> RailSpeed:

@@ -45,13 +45,13 @@ def read_cost(params: dict[str, Any]) -> ReadCost:
 
 
 def _read_package(package: str, folder: str) -> ReadCost:
-    began = time.monotonic()
+    started_at = time.monotonic()
     files = total = 0
     cut = False
     for path in _files(folder):
         if files >= MAX_FILES or total >= MAX_BYTES:
             break
-        if time.monotonic() - began > WITHIN_S:
+        if time.monotonic() - started_at > WITHIN_S:
             cut = True
             break
         try:
@@ -60,7 +60,7 @@ def _read_package(package: str, folder: str) -> ReadCost:
         except OSError:
             continue
         files += 1
-    return ReadCost(package, folder, files, round(time.monotonic() - began, 3), cut, _load())
+    return ReadCost(package, folder, files, round(time.monotonic() - started_at, 3), cut, _load())
 
 
 def _load() -> float | None:
@@ -102,10 +102,10 @@ def import_cost(params: dict[str, Any]) -> ImportCost:
     for name in params["packages"]:
         if not built.package(str(name)):
             continue
-        began = time.monotonic()
+        started_at = time.monotonic()
         try:
             module = importlib.import_module(str(name))
         except Exception as error:
             raise ProbeUnavailable("crashed", f"import {name}: {type(error).__name__}: {error}") from None
-        return ImportCost(str(name), round(time.monotonic() - began, 3), str(getattr(module, "__version__", "")))
+        return ImportCost(str(name), round(time.monotonic() - started_at, 3), str(getattr(module, "__version__", "")))
     raise ProbeUnavailable("missing", "none of {} is installed".format(", ".join(map(str, params["packages"]))))

@@ -188,12 +188,12 @@ class Port:
 
 def chosen_ports(job: Job, node: str, devices: Sequence[RdmaDevice]) -> tuple[Port, ...]:
     """Return the ports that the job's filter selects on a node, in any state."""
-    wanted = hca_filter(job, node)
+    port_filter = hca_filter(job, node)
     return tuple(
         Port(device, port)
         for device in devices
         for port in device.ports
-        if wanted is None or wanted.selects(device.name, port.number)
+        if port_filter is None or port_filter.selects(device.name, port.number)
     )
 
 
@@ -216,11 +216,11 @@ def applicable_demand(job: Job, fleet: Fleet) -> Demand | None:
 
 @requests_for(rdma)
 def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    wanted = applicable_demand(job, fleet)
-    if wanted is None:
+    demand = applicable_demand(job, fleet)
+    if demand is None:
         return
     for node in fleet.reached:
-        yield Request(probe_name(rdma), node.name, because=wanted.claims, required=bool(wanted.requested_by))
+        yield Request(probe_name(rdma), node.name, because=demand.claims, required=bool(demand.requested_by))
 
 
 def undecidable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
@@ -262,18 +262,18 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     Known limits: only values in the job's files are judged; RDM006 covers devices that the container lacks.
     """
-    wanted = applicable_demand(job, fleet)
-    if wanted is None:
+    demand = applicable_demand(job, fleet)
+    if demand is None:
         yield not_applicable("RDMA devices", "the job uses no RDMA, or one machine")
         return
-    seen = yield from known_facts(facts, rdma, "RDMA devices")
+    devices = yield from known_facts(facts, rdma, "RDMA devices")
     observed = {
-        node: tuple(device.name for device in found.devices if _is_required_kind(wanted, device))
-        for node, found in seen.items()
+        node: tuple(device.name for device in found.devices if _is_required_kind(demand, device))
+        for node, found in devices.items()
     }
     bare = [node for node, names in observed.items() if not names]
     if bare and len(bare) == len(observed):
-        yield from _none_found_findings(wanted, bare)
+        yield from _none_found_findings(demand, bare)
         return
     listed = {node: tuple(i.name for i in found.interfaces) for node, found in facts.observed(interfaces).items()}
     any_port_usable = any(item.is_usable for found in ports_by_node(job, facts).values() for item in found)
@@ -297,7 +297,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             at=Evidence(
                 "RDMA devices", fold(observed[node]) or "none", fold(absent) or "as on the other nodes", _LIST, node
             ),
-            also=chosen.claims if chosen is not None else wanted.claims,
+            also=chosen.claims if chosen is not None else demand.claims,
             nodes=nodes,
             remedy=f"Select devices that every node has, or find out why {fold(nodes)} lacks them: "
             "`lspci | grep -i mellanox; dmesg | grep -i mlx5`.",
@@ -429,8 +429,8 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     Known limits: creating a queue pair is not tested.
     """
-    wanted = applicable_demand(job, fleet)
-    if wanted is None:
+    demand = applicable_demand(job, fleet)
+    if demand is None:
         yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or one machine")
         return
     yield from missing_facts(facts, rdma, "RDMA devices")
@@ -446,13 +446,13 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     faults = grouped((fault, node) for node, access in on.items() if (fault := _access_fault(access, usable[node])))
     fine = len(on) - sum(len(nodes) for nodes in faults.values())
     for fault, nodes in faults.items():
-        certain = bool(fine) or wanted.strict
+        certain = bool(fine) or demand.strict
         yield failed(
             f"RDMA of the ranks: {fault}",
             f"a rank on {fold(nodes)} {fault}"
             + (f"; on {fine} nodes it can use RDMA" if fine else "; traffic goes over TCP, several times slower"),
             at=Evidence("in the job context", fault, "RDMA can be used", _COMMAND, nodes[0]),
-            also=wanted.claims,
+            also=demand.claims,
             nodes=nodes,
             remedy="Install libibverbs1 (and the provider, ibverbs-providers) in the environment of the ranks."
             if "libibverbs" in fault

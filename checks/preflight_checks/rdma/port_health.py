@@ -224,9 +224,9 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     bad: dict[str, tuple[int, list[str], list[str]]] = {}
     judged = 0
     for node, fact in facts.observed(pci).items():
-        wanted = hca_filter(job, node)
+        cards = hca_filter(job, node)
         devices = facts.observed(rdma).get(node)
-        if wanted is None or devices is None or not fact.gpus:
+        if cards is None or devices is None or not fact.gpus:
             continue
         near = {fact.numa.get(gpu, -1) for gpu in fact.gpus}
         if -1 in near:
@@ -234,27 +234,27 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         judged += 1
         chosen = _devices_by_memory_node(chosen_ports(job, node, devices.devices), fact)
-        every = _devices_by_memory_node([Port(d, p) for d in devices.devices for p in d.ports], fact)
+        devices_by_memory_node = _devices_by_memory_node([Port(d, p) for d in devices.devices for p in d.ports], fact)
         for place in sorted(near):
-            if chosen and place not in chosen and every.get(place):
+            if chosen and place not in chosen and devices_by_memory_node.get(place):
                 far = [gpu for gpu in fact.gpus if fact.numa.get(gpu) == place]
-                bad[node] = (place, far, every[place])
+                bad[node] = (place, far, devices_by_memory_node[place])
     for node, (place, far, idle) in bad.items():
-        wanted = hca_filter(job, node)
-        assert wanted is not None
+        cards = hca_filter(job, node)
+        assert cards is not None
         yield failed(
             f"distance of RDMA cards on {node}",
-            f"{wanted.spelled} leaves {len(far)} GPUs of {node} on memory node {place} ({fold(far, 4)}) without an "
+            f"{cards.spelled} leaves {len(far)} GPUs of {node} on memory node {place} ({fold(far, 4)}) without an "
             f"RDMA card there, though {fold(idle)} {'is' if len(idle) == 1 else 'are'} active there",
             at=Evidence(
                 "memory nodes",
-                f"no card of {wanted.spelled} on memory node {place}",
+                f"no card of {cards.spelled} on memory node {place}",
                 fold(idle),
                 "nvidia-smi topo -m",
                 node,
             ),
-            also=wanted.claims,
-            remedy=f"Add {fold(idle)} to {wanted.variable}, or name a prefix that covers the cards of both sockets.",
+            also=cards.claims,
+            remedy=f"Add {fold(idle)} to {cards.variable}, or name a prefix that covers the cards of both sockets.",
         )
     if judged and not bad:
         yield passed(f"distance of RDMA cards on {judged} {'node' if judged == 1 else 'nodes'}")
@@ -354,7 +354,7 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
     """Return the GID of every active RoCE port in use, by node."""
     gids_by_node: dict[str, list[ChosenGid]] = {}
     six = variable_value(job, "NCCL_IB_ADDR_FAMILY")
-    wanted = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"
+    family = "IPv6" if six is not None and six.value == "AF_INET6" else "IPv4"
     number = variable_value(job, "NCCL_IB_ROCE_VERSION_NUM")
     version = int(number.value) if number is not None and is_whole_number(number.value) else 2
     for node, ports in ports_by_node(job, facts).items():
@@ -363,7 +363,7 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
             if not item.port.active or item.port.link_layer != "Ethernet":
                 continue
             if index is None:
-                gid = automatic_gid(item.port.gids, wanted, version)
+                gid = automatic_gid(item.port.gids, family, version)
                 gids_by_node.setdefault(node, []).append(ChosenGid(item, gid.index if gid is not None else 0, gid))
             else:
                 at = [gid for gid in item.port.gids if gid.index == index]

@@ -196,17 +196,17 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
     """Return how often each rank was the last to enter a collective, at least this many seconds after the previous
     rank.
     """
-    entered: dict[int, dict[str, float]] = {}
+    entry_times: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
         if event.data.get("event") == rank_events.ENTERING and isinstance(number, int):
-            entered.setdefault(number, {})[event.request_key] = event.at_s
-    late: Counter[str] = Counter()
-    for times in entered.values():
+            entry_times.setdefault(number, {})[event.request_key] = event.at_s
+    late_counts: Counter[str] = Counter()
+    for times in entry_times.values():
         ordered = sorted(times, key=times.__getitem__)
         if len(ordered) == len(run.records) > 1 and times[ordered[-1]] - times[ordered[-2]] > least_s:
-            late[ordered[-1]] += 1
-    return late
+            late_counts[ordered[-1]] += 1
+    return late_counts
 
 
 def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
@@ -214,12 +214,12 @@ def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
     delay.
     """
     if applied.role == "worker":
-        waited: dict[int, float] = {}
+        waited_s: dict[int, float] = {}
         for _, server in run.servers:
             for seen in server.seen:
-                waited[seen.index] = max(waited.get(seen.index, 0.0), seen.waited_s)
-        others = [seconds for index, seconds in waited.items() if index != applied.index]
-        own = waited.get(applied.index, 0.0)
+                waited_s[seen.index] = max(waited_s.get(seen.index, 0.0), seen.waited_s)
+        others = [seconds for index, seconds in waited_s.items() if index != applied.index]
+        own = waited_s.get(applied.index, 0.0)
         if others and min(others) > own + _DELAYS * DELAY_S["worker"]:
             return f"the other workers waited {min(others):.1f} s for it, while it waited {own:.1f} s for them"
         return ""
@@ -495,7 +495,7 @@ _REMEDIES = {
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of the rank on {node} in the evidence: it shows what the rank waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
-    "mismatch": "Make all ranks agree: end leftovers of earlier runs on the master's port, or choose another port.",
+    "mismatch": "Stop processes of earlier runs that still listen on the master port, or choose another port.",
 }
 
 

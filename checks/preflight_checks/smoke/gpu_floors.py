@@ -182,14 +182,14 @@ def _judge(
             continue
         floors = [(speed, floor) for speed in speeds if (floor := floor_of(item, row, speed.what)) is not None]
         by_pcie = row.host is None
-        below = [Shortfall(item, speed, floor, by_pcie) for speed, floor in floors if speed.best < floor.least]
+        shortfalls = [Shortfall(item, speed, floor, by_pcie) for speed, floor in floors if speed.best < floor.least]
         missing = {what: note for what, note in gpu.notes.items() if what in kinds and what != TO_PEER}
-        if below:
-            reason = _excuse(item, below)
+        if shortfalls:
+            reason = _excuse(item, shortfalls)
             if reason:
                 unknowns.setdefault(reason, []).append(item.label)
             else:
-                short.setdefault(gpu.model, []).extend(below)
+                short.setdefault(gpu.model, []).extend(shortfalls)
         elif missing or not floors:
             notes = [f"{_product_name(what)}: {note}" for what, note in missing.items()]
             reason = "; ".join(notes) or "nothing was measured"

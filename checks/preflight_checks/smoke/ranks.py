@@ -137,19 +137,23 @@ def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tupl
     Returns the number, the reason, and the claims that state it. Without GPUs, a GPU job trains with one rank per
     node: more would only take turns.
     """
-    wanted, claims = 1, ()  # type: int, tuple[Claim, ...]
+    rank_count, claims = 1, ()  # type: int, tuple[Claim, ...]
     for scope in scopes(job):
         stated = known_int(job, "processes_per_node", scope)
-        if stated is not None and stated > wanted:
-            wanted, claims = stated, job.value_claims("processes_per_node", scope)
+        if stated is not None and stated > rank_count:
+            rank_count, claims = stated, job.value_claims("processes_per_node", scope)
     least = min((gpus_on(facts, node.name) for node in fleet.nodes), default=0)
-    if least and least < wanted:
-        return least, f"{least} ranks per node, one per GPU, instead of the job's {wanted}", claims
-    if least or wanted == 1:
-        return wanted, f"{wanted} ranks per node, as the job starts them" if least else "one rank per node", claims
+    if least and least < rank_count:
+        return least, f"{least} ranks per node, one per GPU, instead of the job's {rank_count}", claims
+    if least or rank_count == 1:
+        return (
+            rank_count,
+            f"{rank_count} ranks per node, as the job starts them" if least else "one rank per node",
+            claims,
+        )
     if backends(job)[0] != {"gloo"}:
         return 1, "one rank per node, because at least one node has no usable GPU", claims
-    return _ranks_on_processors(fleet, facts, wanted, claims)
+    return _ranks_on_processors(fleet, facts, rank_count, claims)
 
 
 def _ranks_on_processors(
@@ -332,11 +336,11 @@ def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
         return Framework(
             "torch", f"the job trains with Paddle, which has no {chosen}: preflight's own servers ran in torch"
         )
-    seen = {node.name: facts.of(packages, node.name) for node in fleet.nodes}
-    known = {node: fact.value for node, fact in seen.items() if isinstance(fact, Observed)}
+    package_facts = {node.name: facts.of(packages, node.name) for node in fleet.nodes}
+    known = {node: fact.value for node, fact in package_facts.items() if isinstance(fact, Observed)}
     if any(value.paddle is not None for value in known.values()):
         return Framework("paddle")
-    if len(known) < len(seen) or not known:
+    if len(known) < len(package_facts) or not known:
         return Framework()
     return Framework(
         "", f"the job trains with Paddle, which is not installed on {fold(known)}: the same was run in torch instead"

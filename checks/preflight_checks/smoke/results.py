@@ -110,7 +110,7 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Why it matters: every microbatch goes through every stage, so the slowest one sets the pace of all.
 
-    Example: stage 2 (rank 2 on node-c) takes 9.1 ms for a microbatch, the median of the others is 3.0 ms.
+    Example: stage 2 (rank 2 on node-c) takes 9.1 ms for a microbatch, the median of the other stages is 3.0 ms.
 
     Fix: compare clocks, power limits, cooling and limits of processors on the named node with another.
 
@@ -451,7 +451,7 @@ def _rank_faults(node: str, report: RankReport) -> Iterator[Verdict]:
             f"the loss on {where} changed from {losses[0]:.4g} to {losses[-1]:.4g} in {report.steps} steps; "
             f"expected less than {MAX_LOSS_RATIO * losses[0]:.4g}",
             at=Evidence(FACT, f"{losses[-1]:.4g}", f"< {MAX_LOSS_RATIO * losses[0]:.4g}", node=node),
-            remedy="Compare torch and its numeric libraries on that node with those of the others.",
+            remedy="Compare torch and its numeric libraries on that node with those of the other nodes.",
         )
 
 

@@ -532,7 +532,7 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
             f"expected less than {limit:.4g}",
             at=Evidence(FACT, f"{last:.4g}", f"< {limit:.4g}", node=node),
             processes=(f"worker {report.index}",),
-            remedy="Compare torch and its numeric libraries on that node with those of the others.",
+            remedy="Compare torch and its numeric libraries on that node with those of the other nodes.",
         )
     difference = report.difference_to_one_process
     if difference == IMPOSSIBLE:
@@ -630,17 +630,17 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
             ),
             remedy=f"Find other clients of {load.node}, and place parameters by size.",
         )
-    late = _late_servers(run)
-    for index, (node, waited_s, other_s) in late.items():
+    late_servers = _late_servers(run)
+    for index, (node, waited_s, other_s) in late_servers.items():
         yield failed(
             f"replies of server {index} on {node}",
             f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
-            f"most {format_time(other_s)} for those of the others",
+            f"most {format_time(other_s)} for replies of the other servers",
             at=Evidence(FACT, format_time(waited_s), f"about {format_time(other_s)}", node=node),
             remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
             "with those of the other servers.",
         )
-    if not late and not any(load.uneven for load in loads):
+    if not late_servers and not any(load.uneven for load in loads):
         yield passed(f"load of servers: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")
 
 

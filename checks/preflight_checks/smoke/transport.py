@@ -300,7 +300,7 @@ def _fastest(observed: Mapping[str, Interface], carried_mbps: int) -> Interface 
 
 def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> Verdict:
     name, carried = max(carriers.interfaces.items(), key=lambda item: item[1])
-    every = ", ".join(
+    interfaces_text = ", ".join(
         f"{nic} {both[1] / 1e6:.1f} and {both[0] / 1e6:.1f} MB"
         for nic, both in sorted(report.transport.carried.interfaces.items())
     )
@@ -308,7 +308,7 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
         f"network card of {node}",
         f"{name} of {node} {carriers.direction} {carried / 1e6:.0f} MB while the node had to receive at least "
         f"{report.transport.crossing_bytes / 1e6:.0f} MB from others; {reason}",
-        at=Evidence(FACT, f"received and sent meanwhile: {every}", reason, f"ip -s link show {name}", node),
+        at=Evidence(FACT, f"received and sent meanwhile: {interfaces_text}", reason, f"ip -s link show {name}", node),
         remedy=f"On {node}: `ip route get` the address of another node, and see why it leads to {name}; choose the "
         "interface with GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or remove the route.",
     )
@@ -367,7 +367,8 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence(FACT, note, "a GPU for every rank, or for none", node=node),
             also=backend.claims,
             nodes=nodes,
-            remedy="Name the backend in the job, or give every rank a GPU: if each decides alone, they may differ.",
+            remedy="Name the backend in the job, or give every rank a GPU: if each rank chooses for itself, "
+            "the backends may differ.",
             severity=Severity.WARNING,
         )
     else:

@@ -78,30 +78,30 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     installs packages, changes the search path, or has setup lines that were not run (`--prelude`), a missing one is
     `unknown`. A package that is found may still fail to import.
     """
-    wanted = _imports(job) if job.launches else {}
-    if not wanted:
+    imports = _imports(job) if job.launches else {}
+    if not imports:
         yield not_applicable("imported frameworks", "the job's script certainly imports none")
         return
     values = yield from known_facts(facts, importable, "imported frameworks")
     provenance = next((row.provenance for row in facts.each(importable) if isinstance(row.fact, Observed)), "")
     lacking: dict[tuple[str, ...], list[str]] = {}
-    for name in wanted:
+    for name in imports:
         nodes = tuple(node for node, value in values.items() if name in value.missing)
         if nodes:
             lacking.setdefault(nodes, []).append(name)
     for nodes, names in lacking.items():
         for name in names:
-            doubt = _doubt_reason(job, wanted[name], provenance)
+            doubt = _doubt_reason(job, imports[name], provenance)
             if doubt:
                 text = f"{name} is not found by {values[nodes[0]].executable} on {fold(nodes)}, but {doubt}"
                 yield unknown(name, text, nodes=nodes)
             else:
-                yield _finding(name, nodes, values, wanted[name])
+                yield _finding(name, nodes, values, imports[name])
     undecided = grouped((item, node) for node, value in values.items() for item in value.undecided.items())
     for (name, why), nodes_of in undecided.items():
         yield unknown(name, f"whether {name} is found on {fold(nodes_of)} could not be decided: {why}", nodes=nodes_of)
     if values and not lacking and not undecided:
-        yield passed(f"{fold(sorted(wanted), 8)} on {len(values)} nodes")
+        yield passed(f"{fold(sorted(imports), 8)} on {len(values)} nodes")
 
 
 def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:

@@ -358,26 +358,26 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if build is None or library is None or not library.path:
             without += 1
             continue
-        wanted, sure = _built_version(build, "cudnn")
-        if not library.version or not wanted:
+        built_version, sure = _built_version(build, "cudnn")
+        if not library.version or not built_version:
             reason = library.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
             yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
             continue
         part = next((item for item in build.libraries if item.name.startswith("libcudnn_")), None)
-        have_numbers, want_numbers = minor_of(library.version), minor_of(wanted)
+        have_numbers, want_numbers = minor_of(library.version), minor_of(built_version)
         if part is not None and minor_of(part.version) != have_numbers:
             parts.setdefault((library.path, library.version, part.path, part.version), []).append(node)
         elif have_numbers[0] != want_numbers[0] or (sure and have_numbers < want_numbers):
             other_major = have_numbers[0] != want_numbers[0]
-            wrong.setdefault((library.path, library.via, library.version, wanted, other_major), []).append(node)
+            wrong.setdefault((library.path, library.via, library.version, built_version, other_major), []).append(node)
         else:
             well += 1
-    for (path, via, version, wanted, other_major), nodes in wrong.items():
+    for (path, via, version, built_version, other_major), nodes in wrong.items():
         yield failed(
             f"cuDNN {version}",
             f"the loader finds cuDNN {version} from {path} (by {via}) on {fold(nodes)}, and the framework was built "
-            f"for {wanted}",
-            at=Evidence("libcudnn.so", f"{version} at {path}", f"{wanted} or later", "ldconfig -p", nodes[0]),
+            f"for {built_version}",
+            at=Evidence("libcudnn.so", f"{version} at {path}", f"{built_version} or later", "ldconfig -p", nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
             remedy=_removal_remedy(path, via, nodes),

@@ -77,10 +77,10 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Known limits: the contents of the files are not read. A folder that does not exist yet and is where the job
     saves, too, is a first start.
     """
-    wanted = _resumed_checkpoints(job)
-    if not wanted:
+    checkpoints = _resumed_checkpoints(job)
+    if not checkpoints:
         yield not_applicable("resuming", "the files name no checkpoint to resume from")
-    for item in wanted:
+    for item in checkpoints:
         observed, missing = facts_about(facts, checkpoint_state, path=item.path)
         for node, why in missing.items():
             yield unknown(f"{item.path} on {node}", why.reason, nodes=(node,), required=why.kind != "context")
@@ -110,7 +110,7 @@ def _missing_findings(
         at=Evidence("checkpoint", state.detail or state.problem, "a checkpoint", f"ls -l {state.resolved}", node),
         also=item.claims,
         nodes=tuple(absent),
-        remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the one to resume from.",
+        remedy=f"Copy or mount the checkpoint on {fold(absent)}, or name the checkpoint to resume from.",
         # Many scripts start from scratch without a checkpoint, but all stop if the newest one is missing.
         certain=not (nowhere and state.problem in ("missing", "empty")),
     )
@@ -285,7 +285,7 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
                 at=Evidence("checkpoint folder", fault, "a writable folder", f"df -h {state.nearest}", nodes[0]),
                 also=(*item.claims, *((claim, "every rank writes") for claim in item.sharded)),
                 nodes=tuple(nodes),
-                remedy=f"Give the job's user a folder with free space on {fold(nodes)}, or use another one.",
+                remedy=f"Give the job's user a folder with free space on {fold(nodes)}, or use another folder.",
                 certain=certain,
             )
         if slow:

@@ -416,7 +416,7 @@ def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, 
     quiet = [member for member in ranked if member.rank not in speaking]
     if len(quiet) == 1 and len(speaking - {None}) >= 1 and len(ranked) >= 2:
         word = ranked[quiet[0]]
-        return Suspect(quiet[0], "the others report a lost peer, and only this one reports nothing", word.line)
+        return Suspect(quiet[0], "the other processes report a lost peer, and only this one reports nothing", word.line)
     earliest = min(ranked, key=lambda member: _seconds(ranked[member]))
     gaps = [
         seconds_between(ranked[earliest].moment, word.moment)
@@ -425,7 +425,9 @@ def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, 
     ]
     known = [gap for gap in gaps if gap is not None]
     if known and len(known) == len(gaps) and min(known) >= _SILENT_S and earliest.rank not in speaking:
-        return Suspect(earliest, f"it fell silent first, {min(known):.0f} s before the others", ranked[earliest].line)
+        return Suspect(
+            earliest, f"it fell silent first, {min(known):.0f} s before the other processes", ranked[earliest].line
+        )
     return None
 
 

@@ -238,7 +238,7 @@ class _Delay:
         if self.is_entered:
             return f"{format_ranks(ranks)} did not finish {what}, which others of the group finished"
         if not any(rank in dumps for rank in ranks):
-            return f"{format_ranks(ranks)} left no dump, and may be why the others wait in {what}"
+            return f"{format_ranks(ranks)} left no dump, and may be why the other ranks wait in {what}"
         waits = f"{format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
         return f"{format_ranks(ranks)} did not reach {what}, in which {waits}"
 

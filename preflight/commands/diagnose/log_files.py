@@ -84,15 +84,15 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
         UsageError: a path does not exist, or is neither a file nor a folder.
     """
     logs: dict[str, LogFile] = {}
-    for given in paths:
-        if str(given) == "-":
+    for given_path in paths:
+        if str(given_path) == "-":
             logs["-"] = LogFile(None, "standard input")
             continue
-        path = Path(given)
+        path = Path(given_path)
         try:
             mode = path.stat().st_mode
         except OSError as error:
-            hint = nearest_path(Path(path)) or "; name the logs of a run, or a folder of them"
+            hint = nearest_path(Path(path)) or "; name the logs of a run, or the folder that contains them"
             raise UsageError(f"{path}: {error.strerror}{hint}") from None
         if stat.S_ISDIR(mode):
             for name in _files_in(path):
@@ -227,7 +227,7 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
     """Join chunks so that they end with a line, up to `max_bytes`."""
     held_pieces: list[bytes] = []
     size = used = 0
-    began = time.thread_time()
+    started_at = time.thread_time()
     try:
         for piece in pieces:
             if used + len(piece) > max_bytes:
@@ -248,7 +248,7 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
                     cut = len(whole)
                 yield whole[:cut]
                 held_pieces, size = [whole[cut:]], len(whole) - cut
-                if time.thread_time() - began > MAX_SECONDS:
+                if time.thread_time() - started_at > MAX_SECONDS:
                     reading.problem = f"took more than {MAX_SECONDS:g} s to read; the rest was not read"
                     return
     except (EOFError, OSError, zlib.error):
@@ -314,11 +314,11 @@ class SideFiles:
         except OSError:
             # Reading it as a log reports the reason.
             return False, 0, ""
-        began = time.thread_time()
+        started_at = time.thread_time()
         try:
             return self._read_dump(log, data)
         finally:
-            self._spent_s += time.thread_time() - began
+            self._spent_s += time.thread_time() - started_at
 
     def _read_dump(self, log: LogFile, data: bytes) -> tuple[bool, int, str]:
         is_pickle = data.startswith(b"\x80")

@@ -89,7 +89,7 @@ def diagnose(
     scans: list[ScanResult] = []
     logs: list[Log] = []
     side_files = SideFiles()
-    remaining, began = MAX_BYTES_OF_ALL, time.thread_time()
+    remaining, started_at = MAX_BYTES_OF_ALL, time.thread_time()
     for number, log in enumerate(found):
         progress(Step("logs", number, len(found)))
         member = members.get(log.name) or member_of_file(log.name)
@@ -98,7 +98,7 @@ def diagnose(
             if is_side_file:
                 logs.append(Log(log.name, member, size_bytes, 0, problem=side_problem))
             continue
-        if remaining > 0 and time.thread_time() - began < MAX_SECONDS_OF_ALL:
+        if remaining > 0 and time.thread_time() - started_at < MAX_SECONDS_OF_ALL:
             scanned, read_problem = _read(log, table, finder, member, stdin)
         else:
             problem = f"was not read: earlier logs reached the limit of {size_of(MAX_BYTES_OF_ALL)} or took too long"

@@ -422,10 +422,10 @@ def _update_stories(past: Past, effects: Sequence[Effect]) -> Iterator[Story]:
 def _worse_stories(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
     """Yield stories of steps that several nodes share, followed by those of single nodes."""
     shared: list[list[Worse]] = []
-    left = list(worse)
+    remaining = list(worse)
     for name in sorted({item.quantity.name for item in worse}):
         steps = sorted(
-            (item for item in left if item.quantity.name == name and item.is_step), key=lambda i: (i.since, i.node)
+            (item for item in remaining if item.quantity.name == name and item.is_step), key=lambda i: (i.since, i.node)
         )
         start = 0
         while start < len(steps):
@@ -433,10 +433,10 @@ def _worse_stories(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
             if len(near) >= MIN_TOGETHER:
                 # A near fit belongs to the same run: noise moves the step of a node by some runs.
                 middle = sorted(item.since for item in near)[len(near) // 2]
-                near = [item for item in left if item.quantity.name == name and item.fits(middle)]
+                near = [item for item in remaining if item.quantity.name == name and item.fits(middle)]
                 shared.append(near)
-                left = [item for item in left if item not in near]
-                start = next((n for n, item in enumerate(steps) if n >= start and item in left), len(steps))
+                remaining = [item for item in remaining if item not in near]
+                start = next((n for n, item in enumerate(steps) if n >= start and item in remaining), len(steps))
             else:
                 start += 1
     while shared:
@@ -451,8 +451,8 @@ def _worse_stories(past: Past, worse: Sequence[Worse]) -> Iterator[Story]:
         yield _shared_step_story(past, same)
         # The same nodes may have changes of their own that only follow from the shared step.
         nodes = {item.node for group in same for item in group}
-        left = [item for item in left if item.node not in nodes or not item.fits(_middle_run(first))]
-    by_node = grouped((item.node, item) for item in left)
+        remaining = [item for item in remaining if item.node not in nodes or not item.fits(_middle_run(first))]
+    by_node = grouped((item.node, item) for item in remaining)
     for node in sorted(by_node):
         yield _node_story(past, node, by_node[node])
 

@@ -247,7 +247,9 @@ class ReadOnlyHistory:
         if revision is None:
             if not inspect(connection).get_table_names():
                 return False
-            raise HistoryUnavailable("unreadable", f"{self.label} is not a history of preflight: it has other tables")
+            raise HistoryUnavailable(
+                "unreadable", f"{self.label} is not a history of preflight: the database has other tables"
+            )
         if revision in _known_revisions():
             raise HistoryUnavailable(
                 "older",

@@ -316,7 +316,7 @@ def explain_connection_failure(address: str, message: str, version: str) -> Brid
         return BridgeError("unreachable", f"{words}; {remedy}", message[-4000:])
     if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", message):
         words = (
-            f"this machine is not a node of the cluster at {address}, which its drivers must be; name the server of "
+            f"drivers must run on a node of the Ray cluster at {address}, and this machine is not one; use "
             "Ray Client instead: --on-option address=ray://HEAD:10001"
         )
         return BridgeError("unreachable", words, message[-4000:])

@@ -148,9 +148,9 @@ def _judge_files(
     from preflight.sources.kubernetes.objects import TRAINING_KINDS
 
     # Objects that lint does not look for by name are named together with the job.
-    beside = [path for path, file in files.items() if path != object_file.path and file.kind in _NAMED_TOGETHER]
+    other_paths = [path for path, file in files.items() if path != object_file.path and file.kind in _NAMED_TOGETHER]
     report = api.lint(
-        [folder / object_file.path, *(folder / path for path in beside)],
+        [folder / object_file.path, *(folder / path for path in other_paths)],
         root=folder,
         configuration=policy.configuration,
         given={folder / path: file.text.encode("utf-8", "surrogatepass") for path, file in files.items()},
@@ -160,7 +160,7 @@ def _judge_files(
     warnings: list[str] = []
     findings: list[tuple[str, str]] = []
     for finding in report.findings:
-        if finding.severity is Severity.INFO or (finding.locations and finding.locations[0].path in beside):
+        if finding.severity is Severity.INFO or (finding.locations and finding.locations[0].path in other_paths):
             # Faults of other objects do not count. A runtime or script is a part of the job.
             continue
         findings.append((finding.id, finding.severity.value))

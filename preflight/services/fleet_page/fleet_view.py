@@ -478,14 +478,14 @@ def _quantity_line(item: Series, node: str, peers: Sequence[str], past: Past) ->
     last = _newest_index(own)
     drawn = [*known, *(value for value in others if value is not None)]
     low, high = min(drawn), max(drawn)
-    latest, beside = own[last], others[last]
+    latest, other_value = own[last], others[last]
     assert latest is not None
     return QuantityLine(
         title=f"{quantity.title[:1].upper()}{quantity.title[1:]}",
         latest=format_measurement(quantity, latest),
         when=day(past.runs[last].began),
         usual=format_measurement(quantity, median(known)),
-        peers="" if beside is None else format_measurement(quantity, beside),
+        peers="" if other_value is None else format_measurement(quantity, other_value),
         span=f"{format_measurement(quantity, min(known))} to {format_measurement(quantity, max(known))}",
         path=curve(own, low, high),
         peer_path=curve(others, low, high),

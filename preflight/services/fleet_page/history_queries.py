@@ -165,14 +165,14 @@ def read_series(connection: Connection, past: Past, node: str, peers: Collection
     """
     place = {run.id: number for number, run in enumerate(past.runs)}
     names, quantities = names_in(connection), quantities_in(connection)
-    wanted = {number for number, name in names.items() if name == node or name in peers}
+    wanted_ids = {number for number, name in names.items() if name == node or name in peers}
     values: dict[int, dict[int, Values]] = {}
     positions_by_node_ids: dict[str, list[tuple[int, int]]] = {}
     for run, quantity, node_ids, _, value_list in measured_in(connection, place, links=False):
         kept = positions_by_node_ids.get(node_ids)
         if kept is None:
             kept = positions_by_node_ids[node_ids] = [
-                (at, number) for at, number in enumerate(json.loads(node_ids)) if number in wanted
+                (at, number) for at, number in enumerate(json.loads(node_ids)) if number in wanted_ids
             ]
         numbers = json.loads(value_list)
         of_node = values.setdefault(quantity, {})
@@ -209,7 +209,7 @@ def read_links(
     number = choices[quantity or next(iter(choices))]
     place: Mapping[int, int] = {run.id: at for at, run in enumerate(past.runs)}
     names = names_in(connection)
-    wanted = None if only is None else {id for id, name in names.items() if name in only}
+    wanted_ids = None if only is None else {id for id, name in names.items() if name in only}
     rows = sorted(measured_in(connection, place, links=True, quantity=number), key=lambda row: -place[row[0]])
     most = max(1, MAX_LINK_CELLS // max(1, len(place)))
     values_by_pair: dict[tuple[int, int], Values] = {}
@@ -219,7 +219,7 @@ def read_links(
             series = values_by_pair.get((node, peer))
             if series is None:
                 # Without chosen nodes the newest run decides: each run may measure other pairs of a large fleet.
-                is_chosen = newest == 0 if wanted is None else node in wanted or peer in wanted
+                is_chosen = newest == 0 if wanted_ids is None else node in wanted_ids or peer in wanted_ids
                 if not is_chosen or len(values_by_pair) >= most:
                     continue
                 series = values_by_pair[node, peer] = [None] * len(place)

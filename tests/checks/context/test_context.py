@@ -113,7 +113,7 @@ def test_equal_copies_pass() -> None:
 def test_a_stale_training_script_is_an_error_on_its_node() -> None:
     seen = facts(node("node0"), node("node1"), node("node2", copy("train.py", "x" * 64)))
     found = one(judge(job_files_differ, copies_job(), fleet(3), seen), Status.FAIL)
-    assert found.nodes == ("node2",) and found.severity is None and "differs from the one on" in found.message
+    assert found.nodes == ("node2",) and found.severity is None and "differs from the copy on" in found.message
     assert statuses(judge(sizes_differ_between_nodes, copies_job(), fleet(3), seen)) == {"pass"}
 
 

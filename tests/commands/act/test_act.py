@@ -247,7 +247,7 @@ def test_what_an_administrator_does_meanwhile_stays(nodes: Callable[[], dict[str
 
     act_on(report_of(on("node3", "node4")), "kubernetes", really=True, at_most=1, say=say, log_file=log)
     assert nodes()["node4"]["spec"] == {"unschedulable": True} and nodes()["node3"]["spec"]["taints"]
-    assert said[-1].startswith("node4 is left as it is: ") and said[-1].endswith("is out of service: cordoned")
+    assert said[-1].startswith("node4 is not changed: ") and said[-1].endswith("is out of service: cordoned")
     last = json.loads(log.read_text().splitlines()[-1])
     assert last["node"] == "node4" and last["command"] == "" and last["result"].startswith("left: ")
 

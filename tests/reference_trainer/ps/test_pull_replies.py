@@ -307,9 +307,9 @@ def test_a_killed_worker_is_replaced_and_every_bit_is_right(
 def test_a_lagging_worker_is_replaced_and_the_bound_does_not_deadlock(parts: PushParts) -> None:
     fault = {"kind": "stop", "step": 3, "phase": "servers"}
     servers = whole(recovered(parts, fault, "ssp", lag_s=1.0, timeout_s=30, stopped=("worker 1",)))
-    assert [(one["lagged"], "has delayed the others for 1 s" in one["why"]) for one in servers[0]["replaced"]] == [
-        (True, True)
-    ]
+    assert [
+        (one["lagged"], "has delayed the other workers for 1 s" in one["why"]) for one in servers[0]["replaced"]
+    ] == [(True, True)]
 
 
 @pytest.mark.thorough
