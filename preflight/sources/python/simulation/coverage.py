@@ -42,14 +42,25 @@ def uncalled(trees: Mapping[str, ast.Module], called: Collection[ast.AST]) -> It
     """Yield the functions that nothing in the modules of a run calls or names, or that another one of the name
     replaces.
     """
-    named = sum((_named(tree) for tree in trees.values()), Counter())
     for path, tree in trees.items():
-        for number, node in enumerate(tree.body):
-            if not isinstance(node, _FUNCTIONS) or node.decorator_list or node in called:
+        for node, own_uses, is_replaced in _plain_functions(tree):
+            if node in called:
                 continue
-            own = Counter(names_in(node))
-            if named[node.name] == own[node.name] or _is_replaced(node, tree.body[number + 1 :]):
+            uses = 0 if is_replaced else sum(_named(other)[node.name] for other in trees.values())
+            if is_replaced or uses == own_uses:
                 yield path, node.lineno, node.end_lineno or node.lineno
+
+
+@functools.lru_cache(maxsize=256)
+def _plain_functions(tree: ast.Module) -> Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, int, bool]]:
+    """Return a module's functions without decorators, each with the uses of its name inside, and whether another one
+    replaces it.
+    """
+    return [
+        (node, Counter(names_in(node))[node.name], _is_replaced(node, tree.body[number + 1 :]))
+        for number, node in enumerate(tree.body)
+        if isinstance(node, _FUNCTIONS) and not node.decorator_list
+    ]
 
 
 def _is_replaced(node: ast.FunctionDef | ast.AsyncFunctionDef, following: Sequence[ast.stmt]) -> bool:
@@ -71,19 +82,23 @@ def not_reached(
     kept = frozenset().union(*map(_kept_names, trees.values()))
     for path, tree in trees.items():
         bodies = [tree.body] if any(each in executed for each in tree.body) else []
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                name = node.name
-                bodies += [
-                    each.body
-                    for each in node.body
-                    if isinstance(each, _FUNCTIONS) and each.name == "__init__" and each in called and name not in kept
-                ]
-            elif isinstance(node, _FUNCTIONS) and node in called and not _is_for_libraries(node.name):
-                bodies += [node.body] if node.name not in kept and not node.decorator_list else []
+        bodies += [node.body for node, name in _own_bodies(tree) if node in called and name not in kept]
         for body in bodies:
             for left_out in _left_out(body, executed):
                 yield path, left_out.lineno, left_out.end_lineno or left_out.lineno
+
+
+@functools.lru_cache(maxsize=256)
+def _own_bodies(tree: ast.Module) -> Sequence[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Return the functions that only the user's own code calls, and constructors, each with the name of its callers."""
+    found: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            inits = (each for each in node.body if isinstance(each, _FUNCTIONS) and each.name == "__init__")
+            found += [(each, node.name) for each in inits]
+        elif isinstance(node, _FUNCTIONS) and not _is_for_libraries(node.name) and not node.decorator_list:
+            found.append((node, node.name))
+    return found
 
 
 def _is_for_libraries(name: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
@@ -166,6 +167,21 @@ class Parsed(NamedTuple):
 
     tree: ast.Module
     stored: frozenset[str]
+
+
+def _expressions_on(tree: ast.Module, lines: Sequence[int]) -> Iterator[ast.expr]:
+    """Yield the expressions of a module that extend over one of these lines, which are in order."""
+    waiting: list[ast.AST] = [tree] if lines else []
+    while waiting:
+        for child in ast.iter_child_nodes(waiting.pop()):
+            decorators = getattr(child, "decorator_list", ())
+            first = min((each.lineno for each in decorators), default=getattr(child, "lineno", 0))
+            number = bisect.bisect_left(lines, first)
+            # Parts such as a list of parameters have no place of their own.
+            if not first or (number < len(lines) and lines[number] <= getattr(child, "end_lineno", 0)):
+                waiting.append(child)
+                if isinstance(child, ast.expr):
+                    yield child
 
 
 class Failure(NamedTuple):
@@ -472,12 +488,10 @@ class RunState:
         if self._read_bytes > _MAX_TEXT:
             raise OutOfSteps
         wanted = self._wanted(file)
-        for node in ast.walk(parsed.tree) if wanted else ():
-            if isinstance(node, ast.expr):
-                end = (node.end_lineno or 0, node.end_col_offset or 0)
-                place = (file.path, node.lineno, node.col_offset, *end)
-                if place in wanted:
-                    self._watched[id(node)] = place
+        for node in _expressions_on(parsed.tree, sorted({place[1] for place in wanted})):
+            place = (file.path, node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
+            if place in wanted:
+                self._watched[id(node)] = place
         return parsed.tree.body
 
     def _end_early(self, early: Sequence[Early], start: int, depth: int) -> None:
