@@ -134,8 +134,10 @@ def _launching_code(text: FileText, start: int, end: int, file: SourceFile, tree
         code = Lit(f"{line}\n", Place(text, at, stop))
         if _PREPARES.match(line.lstrip()):
             preparation.append(code)
-            if folder := _CHANGES_FOLDER.match(line):
-                where = posixpath.join(posixpath.dirname(where), folder[1], "_")
+            folder = _CHANGES_FOLDER.match(line)
+            inner = posixpath.normpath(posixpath.join(posixpath.dirname(where), folder[1])) if folder else ""
+            # Any other folder is the project's own, by the name of its clone.
+            where = posixpath.join(inner, "_") if inner and tree.names(inner) else where
         elif _LAUNCHES.search(line) and not line.lstrip().startswith("#") and _exists(line, where, tree):
             yield _with_holes((*preparation, code))
 

@@ -94,7 +94,22 @@ def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
         value = Unresolved("given in **arguments") if unknown else Known(default)
         yield module.claim("sampler_shuffle", value, call, strength=Strength.DEFAULT, because=(sampler,))
     else:
-        yield module.claim("sampler_shuffle", module.fold(value_of(given)), given, because=(sampler,))
+        is_given = _is_given_true(module, call, value_of(given))
+        value = Known(True) if is_given else module.fold(value_of(given))
+        yield module.claim("sampler_shuffle", value, given, because=(sampler,))
+
+
+def _is_given_true(module: Module, call: ast.Call, value: ast.expr) -> bool:
+    """Return whether a value is a parameter of the function around a call, and any call of the function gives True."""
+    function = module.outline.function_of(call)
+    if function is None or not isinstance(value, ast.Name):
+        return False
+    names = [each.arg for each in function.args.args]
+    if value.id not in names:
+        return False
+    position = names.index(value.id) - (names[0] in ("self", "cls"))
+    given = (argument(each, value.id, position) for each in module.named(function.name))
+    return any(module.fold(value_of(each)) == Known(True) for each in given if each is not None)
 
 
 #: Names of what draws at random.

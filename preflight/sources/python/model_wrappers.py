@@ -312,6 +312,7 @@ _JOINING = frozenset(("init_process_group", "init_parallel_env", "init", "TorchT
 _OF_RANKS = re.compile(
     r"(?:^|\.)(?:hvd|horovod\.\w+|fleet)\.init$|init_process_group$|init_parallel_env$|\bray\.train\.torch\.TorchTrainer$"
 )
+_HOROVOD_KERAS = re.compile(r"\bhorovod\.(?:tensorflow\.)?keras\b")
 #: Libraries that exchange no gradients by themselves.
 _LIBRARIES = frozenset(
     (
@@ -335,6 +336,10 @@ def exchange_claims(module: Module) -> Iterator[Claim]:
     for call in module.named(*sorted(_JOINING)):
         if _OF_RANKS.search(module.called(call)):
             yield module.claim("ranks_joined", module.called(call), call)
+    if _HOROVOD_KERAS.search(text):
+        fits = [call for call in module.named("fit", "fit_generator") if isinstance(call.func, ast.Attribute)]
+        for call in fits[:1]:
+            yield module.claim("gradients_taken", module.text(call.func), call, condition="")
     if "backward(" not in text:
         return
     steps = module.named("step", "minimize")
