@@ -26,7 +26,7 @@ from preflight.sources.python.model_features import LAYER, LOOPS, MOVES, latest
 from preflight.sources.python.module import MAX_CALL_DEPTH, Module, argument, last, value_of
 from preflight.sources.python.outline import Function, dotted, end_of
 from preflight.sources.python.program import Program
-from preflight.sources.python.rank_conditions import RankSet, ranks_of, variable_read
+from preflight.sources.python.rank_conditions import RankSet, is_rank, ranks_of, variable_read
 
 _BUFFERS = re.compile(r"BatchNorm|InstanceNorm|register_buffer|resnet|ResNet|mobilenet|efficientnet|densenet|vgg16_bn")
 _FIRST_RANKS = (RankSet.FIRST, RankSet.LOCAL_FIRST)
@@ -338,6 +338,18 @@ def loaded_by_first(module: Module) -> Iterator[Claim]:
                     return
 
 
+def groups_made_by_members(module: Module) -> Iterator[Claim]:
+    """Yield groups that only their own ranks make: `if rank in pair: dist.new_group(pair)`."""
+    for call in module.named("new_group"):
+        is_torch = module.called(call).startswith("torch.distributed.")
+        if not is_torch or argument(call, "use_local_synchronization") is not None:
+            continue
+        for outer in module.outline.above(call):
+            test = outer.test if isinstance(outer, ast.If) else None
+            if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and is_rank(module, test.left):
+                yield module.feature("group_made_by_members", call, condition="")
+
+
 _FIRST_BLOCK = re.compile(r"main_process_first$|zero_first$|rank_zero_first$")
 _MODEL_CLASS = re.compile(r"Model(?:For\w+)?\.|For\w+\.from_pretrained$")
 
@@ -366,6 +378,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("DataParallel",), model_features.left_out_layers),
     (("torch.load",), model_features.loads),
     (("Plateau",), local_plateaus),
+    (("new_group",), groups_made_by_members),
     (("DistributedDataParallel",), forward_on_one_rank),
     (("continue", "break"), skipped_collectives),
     (("is_file", "exists", "isfile", "is_dir", "isdir"), returns_by_file),
