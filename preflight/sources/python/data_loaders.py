@@ -94,9 +94,9 @@ def _sampler(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
         value = Unresolved("given in **arguments") if unknown else Known(default)
         yield module.claim("sampler_shuffle", value, call, strength=Strength.DEFAULT, because=(sampler,))
     else:
-        is_given = _is_given_true(module, call, value_of(given))
-        value = Known(True) if is_given else module.fold(value_of(given))
-        yield module.claim("sampler_shuffle", value, given, because=(sampler,))
+        is_true = _is_given_true(module, call, value_of(given))
+        shuffles = Known(True) if is_true else module.fold(value_of(given))
+        yield module.claim("sampler_shuffle", shuffles, given, because=(sampler,))
 
 
 def _is_given_true(module: Module, call: ast.Call, value: ast.expr) -> bool:
