@@ -857,7 +857,8 @@ def _worlds(
             return [single(*place) for place in places]
         # The last rank, and the first one of the last node, differ from the first in most conditions on ranks.
         ranks = [0]
-        if is_several and (names or local is not None or "#spawn" in launch.id):
+        spawns = "#spawn" in launch.id or launch.span.path == launch.program
+        if is_several and (names or local is not None or spawns):
             ranks.append((world or local or 2) - 1)
         if local is not None and world is not None and world > local and names:
             ranks.append(world - local)
