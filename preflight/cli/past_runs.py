@@ -75,7 +75,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
-    help="The lowest severity that makes the exit code 1. Default: the severity that NEW was judged by.",
+    help="The lowest severity that makes the exit code 1. Default: the --fail-on that NEW was checked with.",
 )
 @click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check became unknown.")
 @click.option("-v", "--verbose", count=True, help="List everything that drifted or became unknown.")

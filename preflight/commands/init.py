@@ -319,7 +319,7 @@ def make_first_config(
     scan = scan_project(jobs, reports, others)
     executor, because = _surroundings(environment)
     choices = choose_settings(scan, executor=executor, because=because, accept=accept)
-    text = page(scan, choices, year=int(created[:4]))
+    text = render_config(scan, choices, year=int(created[:4]))
     problems = validate_settings(parse(text))
     if isinstance(problems, list):
         raise AssertionError(f"the generated configuration is invalid: {problems[0].message}")
@@ -372,7 +372,7 @@ _MAX_JOBS = 8
 _SIGNS = re.compile(r"([\\*?\[\]!# ])")
 
 
-def page(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
+def render_config(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
     """Return the whole file; `year` is the current one, for the example of a waiver that expires."""
     from preflight.reporters.html.page import text_templates
 

@@ -132,7 +132,7 @@ def device_named(torch: Any, name: str, local_index: int = 0) -> Any:
 
 
 def _count_devices(torch: Any) -> int:
-    initialise()
+    load_cuda_driver()
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
@@ -195,7 +195,7 @@ def versions(torch: Any, device: Any) -> dict[str, str]:
 _LIBRARY = "libcuda.so.1"
 
 
-def initialise() -> Any | None:
+def load_cuda_driver() -> Any | None:
     """Initialise the driver. Returns its library, or None if there is no driver, which torch then reports itself."""
     try:
         driver = ctypes.CDLL(_LIBRARY)
@@ -207,7 +207,7 @@ def initialise() -> Any | None:
 
 def open_context(index: int) -> bool:
     """Open the context that all libraries in this process share on device `index`. Returns whether it is open."""
-    driver = initialise()
+    driver = load_cuda_driver()
     if driver is None:
         return False
     device, context = ctypes.c_int(), ctypes.c_void_p()

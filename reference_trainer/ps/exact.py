@@ -56,7 +56,7 @@ class HostTensor:
 
     @property
     def integers(self) -> memoryview:
-        """Return the numbers as Python integers, if they are int64."""
+        """Return the elements as Python integers; the tensor must be of int64."""
         if self._integers is None:
             self._integers = self.view.cast("q")
         return self._integers

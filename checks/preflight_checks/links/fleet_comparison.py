@@ -395,7 +395,7 @@ def subject(shape: Shape[T]) -> str:
     return f"{shape.kind} {shape.node}".strip()
 
 
-def pair_list(shape: Shape[T]) -> str:
+def pair_text(shape: Shape[T]) -> str:
     """Return the pairs of a shape; the first four by name."""
     return fold((f"{source} to {peer}" for source, peer in sorted({cell.pair for cell in shape.cells})), 4)
 
@@ -407,7 +407,7 @@ def direction(shape: Shape[T]) -> str:
     if shape.kind == "pair":
         return f"between {shape.node} and {shape.other}" if shape.mutual else f"from {shape.node} to {shape.other}"
     if shape.kind == "around":
-        return f"on some links of {shape.node} ({pair_list(shape)})"
+        return f"on some links of {shape.node} ({pair_text(shape)})"
     return {"inbound": "to", "outbound": "from"}.get(shape.kind, "to and from") + f" {shape.node}"
 
 

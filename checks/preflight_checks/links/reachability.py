@@ -24,7 +24,7 @@ from preflight_checks.links.dial_requests import (
     received_ids,
     undialled,
 )
-from preflight_checks.links.fleet_comparison import direction, pair_list, subject
+from preflight_checks.links.fleet_comparison import direction, pair_text, subject
 from preflight_checks.links.slow_links import nodes_without_steady_carrier
 from preflight_checks.network.interface_filter import subnet
 from preflight_checks.network.names import misresolved_hosts
@@ -402,7 +402,7 @@ def _sentence(group: Sequence[Shape[Target]]) -> str:
         isolated = "reaches no other node and cannot be" if len(nodes) == 1 else "reach no other node and cannot be"
         return f"{who} {isolated} reached ({others})"
     if shape.kind == "around":
-        return f"some links of {shape.node} fail ({pair_list(shape)})"
+        return f"some links of {shape.node} fail ({pair_text(shape)})"
     if len(group) > 1:
         pairs = fold((f"{item.node} {'and' if item.mutual else 'to'} {item.other}" for item in group), 6)
         return f"{len(group)} pairs of nodes do not connect ({pairs})"

@@ -162,7 +162,7 @@ def _datagrams() -> socket.socket | None:
                 found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             found.bind((anywhere, 0))
             found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-            count_overflow(found)
+            enable_overflow_counter(found)
             forbid_fragmentation(found)
             return found
         except OSError:
@@ -330,7 +330,7 @@ class _Server:
         return send_train(self._datagrams, train.source, id, {**words, "size": size}), size
 
 
-def count_overflow(datagrams: socket.socket) -> None:
+def enable_overflow_counter(datagrams: socket.socket) -> None:
     """Make the kernel count, in each datagram, those that the socket had no room for (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)

@@ -20,8 +20,8 @@ from preflight.agent.wire import ProbeUnavailable
 from preflight_checks.probes.link_listener import (
     OVERFLOW_BYTES,
     RECEIVE_BUFFER,
-    count_overflow,
     dropped_by_kernel,
+    enable_overflow_counter,
     forbid_fragmentation,
     largest_datagram,
     overflow_count,
@@ -336,7 +336,7 @@ class _Counting:
         self._count = 0
         self.overflown = 0
         self._over = False
-        count_overflow(datagrams)
+        enable_overflow_counter(datagrams)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

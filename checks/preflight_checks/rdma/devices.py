@@ -177,7 +177,7 @@ class Port:
 
     @property
     def name(self) -> str:
-        """`mlx5_0:1`."""
+        """Return the name of the device and the number of the port: `mlx5_0:1`."""
         return f"{self.device.name}:{self.port.number}"
 
     @property

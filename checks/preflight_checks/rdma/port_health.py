@@ -293,7 +293,7 @@ class ChosenGid:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether nodes on any network can answer the GID: it is of version 2 and routable."""
+        """Return whether nodes on other networks can reach the GID: it is of RoCE v2 and routable."""
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property

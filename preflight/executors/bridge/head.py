@@ -52,7 +52,8 @@ class Bridge:
         self._failure = ""
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None, *, deadline_s: float) -> Any:
-        """Call the side's `do_NAME` and return its result. Raises ExecutorError with its message, or if it is late."""
+        """Call the side's `do_NAME` and return its result. Raises ExecutorError, with the side's
+        message, if the call fails, or if no answer arrives before the deadline."""
         return await self._request(next(self._numbers), name, parameters or {}, deadline_s)
 
     async def open(self, parameters: Mapping[str, Any], *, description: str, deadline_s: float) -> BridgedChannel:

@@ -315,7 +315,7 @@ RUNTIME_VARIABLES = {
 _EXPANDED_SUFFIX = ", expanded before the tasks are started"
 
 
-def expanded_in_script(symbol: Symbol) -> str:
+def expanded_in_script_text(symbol: Symbol) -> str:
     """Return the description of a rank that a script itself expands."""
     return symbol.value + _EXPANDED_SUFFIX
 

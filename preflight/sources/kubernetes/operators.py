@@ -196,7 +196,7 @@ POD, CONTAINER = "pod_template", "pod_container"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the settings of an object are named, and those of its parts by their paths.
+    """The prefix of the settings of an object, and the prefixes of the settings of its parts, by path.
 
     A path that ends in `.*` is that of a list or mapping of parts.
     """

@@ -207,14 +207,14 @@ def _container(node_claims: NodeClaims, container: Node, sizes: dict[str, tuple[
 
 def _devices(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
     """Add claims for the devices, cores and memory that the pod's containers request in total."""
-    _state_sum(node_claims, pod, "limits", GPU_RESOURCE, "pod_gpus", whole_number, scope)
-    _state_sum(node_claims, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole_number, scope)
+    _add_sum_claim(node_claims, pod, "limits", GPU_RESOURCE, "pod_gpus", whole_number, scope)
+    _add_sum_claim(node_claims, pod, "requests", GPU_RESOURCE, "pod_gpu_requests", whole_number, scope)
     _state_requests(node_claims, pod, "cpu", "pod_cpu_requests", cores, scope)
     _state_requests(node_claims, pod, "memory", "pod_memory_requests_mib", mebibytes, scope)
     if not _any_unlimited(pod, "cpu"):
-        _state_sum(node_claims, pod, "limits", re.compile("cpu"), "pod_cpus", cores, scope)
+        _add_sum_claim(node_claims, pod, "limits", re.compile("cpu"), "pod_cpus", cores, scope)
     if not _any_unlimited(pod, "memory"):
-        _state_sum(node_claims, pod, "limits", re.compile("memory"), "pod_memory_mib", mebibytes, scope)
+        _add_sum_claim(node_claims, pod, "limits", re.compile("memory"), "pod_memory_mib", mebibytes, scope)
     for container in containers_of(pod):
         limits = container.at("resources", "limits") or container.at("resources", "requests")
         for member in limits.in_force if limits is not None else ():
@@ -252,7 +252,7 @@ def _any_unlimited(pod: Node, name: str) -> bool:
     return any(container.at("resources", "limits", name) is None for container in containers_of(pod))
 
 
-def _state_sum(
+def _add_sum_claim(
     node_claims: NodeClaims, pod: Node, section: str, name: re.Pattern[str], quantity: str, read: _Parse, scope: Scope
 ) -> None:
     given = (each for container in containers_of(pod) for each in container.members_at("resources", section))

@@ -418,7 +418,7 @@ def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
                 builder.add("unexported_variable", Known(name), word.span, word.spelling, because=tuple(place.claims))
 
 
-def state_withheld_variables(
+def withheld_variable_claims(
     line: LaunchLine, wrappers: Sequence[Wrapper], visible: Mapping[str, Variable]
 ) -> tuple[Claim, ...]:
     """Return claims about each variable that the script exports and that the list of `srun --export` keeps from the

@@ -37,7 +37,7 @@ from preflight.sources.launchers.launch_context import (
     state_environment,
     state_task_counts,
     state_unread_variables,
-    state_withheld_variables,
+    withheld_variable_claims,
     wrappers_reach_nodes,
 )
 from preflight.sources.launchers.mpi import app_contexts, is_program
@@ -527,7 +527,7 @@ def _read_line(line: Line, header: dict[str, GivenOption], tree: Tree, *, elsewh
     environment = state_environment(launch, line.environment)
     unread = (
         *state_unread_variables(launch, line.environment, tree),
-        *state_withheld_variables(launch, line.wrappers, line.environment),
+        *withheld_variable_claims(launch, line.wrappers, line.environment),
     )
     blanks = ClaimBuilder("shell", launch.scope, launch.command.condition)
     final = launch.words[-1]

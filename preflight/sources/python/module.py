@@ -677,7 +677,7 @@ def _target(module: Module, call: ast.Call) -> tuple[ast.expr | None, Sequence[a
 
 
 def place_of(module: Module, variable: ast.expr) -> str:
-    """Return the place of a function's own positional argument; empty for any other variable."""
+    """Return `module.function:index` for a function's own positional argument; empty for any other variable."""
     function = module.outline.function_of(variable)
     if function is None or not isinstance(variable, ast.Name):
         return ""

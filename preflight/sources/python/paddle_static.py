@@ -443,7 +443,7 @@ def layer_claims(module: Module) -> Iterator[Claim]:
             value = lift(_shape, module.fold(value_of(size)))
             yield module.claim("parameter_shape", value, call.func, spelling=module.text(call.func), source="paddle")
         elif short in _UNFOLLOWED_LAYERS and name.startswith(_FLUID):
-            unknown = Unresolved(f"{module.text(call.func)}: its sizes are not followed")
+            unknown = Unresolved(f"{module.text(call.func)}: its sizes cannot be determined from the script")
             yield module.claim("parameter_shape", unknown, call.func, source="paddle")
         elif id(call) in optimizers and ".optimizer." in f".{name}":
             class_name = short.removesuffix("Optimizer")

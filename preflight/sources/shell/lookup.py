@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from preflight.model.job import Known
-from preflight.model.job.value import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol, expanded_in_script
+from preflight.model.job.value import FIRST_ALLOCATED_HOST, RUNTIME_VARIABLES, Symbol, expanded_in_script_text
 from preflight.sources.base import FROM_CALLER, Command, SourceFile, UnknownKind, UnknownOrigin
 from preflight.sources.shell import sbatch_directives
 from preflight.sources.shell.abstract_machine import Machine
@@ -69,7 +69,7 @@ def look_up(machine: Machine, state: State, name: str, place: Place, spelling: s
             why = FIRST_ALLOCATED_HOST
         is_of_task = symbol in _TASK_RANKS or (symbol is Symbol.NODE_RANK and state.batch)
         if is_of_task and not any(_starts_tasks(command) for command in machine.outer_commands):
-            why = expanded_in_script(symbol)
+            why = expanded_in_script_text(symbol)
         return text_slot(hole(why, place, spelling), place)
     if state.closed:
         return Slot(Kind.UNSET, place)

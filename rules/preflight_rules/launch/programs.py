@@ -1,4 +1,4 @@
-"""The file that a launcher gets as its program, what the program gets from its launch, and its local rank."""
+"""The program that a launcher starts: its file, its arguments and environment, and how it learns its local rank."""
 
 from __future__ import annotations
 

@@ -451,7 +451,7 @@ def _tests_role(condition: str) -> bool:
     "served-table-without-servers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script runs a program with a table of servers",
+    otherwise="no script runs a program that uses a table of parameter servers",
 )
 def served_table_without_servers(job: Job) -> Iterator[Verdict]:
     """A table that only parameter servers hold is used in a program that runs without servers.

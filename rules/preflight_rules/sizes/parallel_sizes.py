@@ -449,7 +449,11 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
             setup.number(name) for name in ("layers_per_virtual_stage", "pipeline_parallel_size", "num_layers")
         )
         if undecided_verdict is not None or chunk is None or count is None or layer_count is None:
-            yield undecided_verdict or unknown(setup.subject, "a size of the pipeline is not known", at=virtual[0])
+            yield undecided_verdict or unknown(
+                setup.subject,
+                "the number of stages, of layers or of layers per virtual stage is not known",
+                at=virtual[0],
+            )
             continue
         pipeline = pipeline_of(setup)
         if count == 1:

@@ -518,7 +518,7 @@ def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, 
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(best)} needs a checkpoint at evaluations only, but {quoted(saved[0])} is not a multiple of"
+        f"{quoted(best)} needs an evaluation at every checkpoint, but {quoted(saved[0])} is not a multiple of"
         f" {quoted(checked[0])}: the trainer refuses to start.",
         at=saved[0],
         also=((checked[0], "evaluates"), (best, "needs both together")),

@@ -136,7 +136,7 @@ def test_driver_is_opened_through_functions_that_release_the_lock(monkeypatch: p
         names = ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain")
         return SimpleNamespace(**{name: lambda *given, name=name: calls.append(name) or code for name in names})
 
-    assert framework.initialise() is None and not framework.open_context(0)
+    assert framework.load_cuda_driver() is None and not framework.open_context(0)
     monkeypatch.setattr(framework.ctypes, "CDLL", lambda name: library(0))
     assert framework.open_context(1)
     assert calls == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]

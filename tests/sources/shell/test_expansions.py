@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.model.job import Known, OneOf, Unresolved, Value, span_of
-from preflight.model.job.value import expanded_in_script
+from preflight.model.job.value import expanded_in_script_text
 from preflight.sources.base import SourceFile, UnknownKind, UnknownOrigin, Variable
 from preflight.sources.formats.tree import MemoryTree
 from preflight.sources.shell import (
@@ -194,7 +194,7 @@ def test_substitutions_fold(before: str, expression: str, expected: str) -> None
         ("$(shuf -i 10000-65535 -n 1)", RANDOM_NUMBER),
         ("$(nproc)", Symbol.CORE_COUNT.value),
         ("$(nvidia-smi -L | wc -l)", Symbol.GPU_COUNT.value),
-        ("$SLURM_PROCID", expanded_in_script(Symbol.PROCESS_RANK)),
+        ("$SLURM_PROCID", expanded_in_script_text(Symbol.PROCESS_RANK)),
     ],
 )
 def test_run_time_values_have_names(expression: str, why: str) -> None:
