@@ -187,9 +187,12 @@ def _with_open_values(words: Sequence[str | None], valued: set[str]) -> list[str
 
 def _before_more(words: Sequence[str | None], valued: set[str]) -> list[str] | None:
     """Return the words before trailing unknown ones, if these are assumed to be empty, or else None."""
-    known = list(itertools.takewhile(lambda word: word is not None, words))
-    is_last = known and all(word is None for word in words[len(known) :])
-    return _with_open_values(known, valued) if is_last and assume_nothing_given("further arguments") else None
+    known = list(words)
+    # An unknown word after an option is its value.
+    while known and known[-1] is None and (len(known) < 2 or known[-2] not in valued):
+        known.pop()
+    has_more = known and len(known) < len(words)
+    return _with_open_values(known, valued) if has_more and assume_nothing_given("further arguments") else None
 
 
 def _added(
