@@ -558,7 +558,8 @@ def _argument(
             if isinstance(known, str) and not is_secret(known):
                 yield from _argument(module, f"{key}.{known}", item, because, depth + 1, at=written_key)
         return
-    if isinstance(made, (ast.List, ast.Tuple, ast.Set)):
+    # An empty list with a name is filled later.
+    if isinstance(made, (ast.List, ast.Tuple, ast.Set)) and (made.elts or made is written):
         yield replace(claim, quantity=f"{key}.{ITEMS}", value=Known(len(made.elts)), span=module.span(at or given))
         nones = sum(isinstance(item, ast.Constant) and item.value is None for item in made.elts)
         yield replace(claim, quantity=f"{key}.nones", value=Known(nones), span=module.span(at or given))
