@@ -40,6 +40,8 @@ _PLACEHOLDER = re.compile(
     # A number or an address given as a word: `--nproc_per_node=ngpus`, `--master_addr MASTER`.
     r"|--?[\w-]*(?:node|proc|rank|gpu|port|addr|endpoint|worker|trainer|server|\bnp\b)[\w-]*[ =]"
     r"((?!(?:auto|gpu|cpu|localhost)\b)[A-Za-z_]+)(?![\w./:])"
+    # The name of the option itself: `--world_size=WORLD_SIZE`.
+    r"|(?i:--?(?P<option>[a-z]\w*)[ =](?P<value>(?P=option))(?!\w))"
 )
 _MAX_BLOCKS = 100
 #: Longer blocks and documents are logs.

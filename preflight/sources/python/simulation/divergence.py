@@ -70,7 +70,8 @@ def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, 
         is_collective: whether Paddle's fleet does so without servers.
     """
     if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
-        return is_wrapped
+        # A pass over RPC is of the worker that starts it.
+        return is_wrapped and not name.startswith("torch.distributed.autograd.")
     if name.endswith("Executor().run"):
         # A static program of Paddle 2.6 that a distributed optimizer has minimised; others may be for evaluation.
         program = given[0] if given else None
