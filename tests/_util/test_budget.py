@@ -349,3 +349,14 @@ def test_an_unreadable_folder_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     report = api.lint([tmp_path], root=tmp_path)
     assert report.verdict is VerdictKind.INCOMPLETE
     assert any("the folder closed cannot be read" in note.message for job in report.jobs for note in job.notes)
+
+
+def test_a_program_over_budget_is_a_required_note(tmp_path: Path) -> None:
+    long = "def long():\n" + "    x = 1\n" * 1000 + "    dist.barrier()\n" + "long()\n" * 20
+    (tmp_path / "train.py").write_text(f"import torch.distributed as dist\ndist.init_process_group('gloo')\n{long}")
+    (tmp_path / "run.sh").write_text("torchrun --nnodes=1 --nproc_per_node=2 train.py\n")
+    with Budget(Limits(steps_each=10_000)).watched():
+        (job,) = assemble(tmp_path, [tmp_path / "run.sh"], sources=sources())
+    notes = [note for note in job.notes if note.required]
+    assert [(note.kind, note.span.path) for note in notes] == [(NoteKind.TOO_LARGE, "run.sh")]
+    assert notes[0].message.startswith("following train.py was stopped, because it takes more than")

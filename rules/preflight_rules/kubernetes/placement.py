@@ -799,8 +799,7 @@ def _wrong_name_finding(workload: Workload, name: str, claim: Claim, wrong: str)
 
 
 def _owner(host: str, names: Sequence[str]) -> str:
-    """Return the object whose pod a host seems to be: the longest object name that the host begins with; empty if"
-    " none."""
+    """Return the longest object name that the host begins with; empty if none."""
     return next((name for name in reversed(names) if host.startswith(f"{name}-")), "")
 
 

@@ -266,13 +266,13 @@ def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
 
 @rule(
     "KUB010",
-    "collective-variables-differ-between-roles",
+    "shared-variables-differ-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     otherwise="no job with several training roles sets such a variable",
 )
-def collective_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
-    """A variable of a communication library, or a number that all pods share, differs between the roles of one job.
+def shared_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
+    """A variable that the pods of a job must share differs between its roles.
 
     What it checks: Every training role of a job sets the same NCCL_, RCCL_, GLOO_, UCX_ and FI_ variables to the same
     values. Names of interfaces and adapters, topology files and debug levels may differ. All roles, servers too, that
@@ -592,8 +592,7 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
 
 
 def _trainer_claims(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
-    """Yield workloads whose trainers run one program, with a claim of each trainer and the verdict if one is"
-    " unknown."""
+    """Yield workloads whose trainers run one program, a claim of each trainer, and the verdict if one is unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM_KINDS or len(trainers) < 2:

@@ -183,8 +183,7 @@ def _other_objects(job: Job, launch: Launch | None, sets: Sequence[Claim]) -> tu
 
 
 def _has_master(job: Job, launch: Launch, master: str) -> bool:
-    """Return whether the master may be a pod of the launch line's object. The name of a service may refer to any"
-    " pod."""
+    """Return whether the master may be a pod of the launch line's object; a service may refer to any pod."""
     if not re.match(r"[^.]+-\d+(?:\.|$)", master):
         return True
     for workload in workloads(job):
@@ -513,8 +512,7 @@ def _several_text(values: Sequence[Plain], singular: str, many: str = "") -> str
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """Return the number of visible GPUs on each node, or of granted GPUs if these are fewer, and the claims about"
-    " it."""
+    """Return the number of visible GPUs on each node, or of granted GPUs if these are fewer, and its claims."""
     visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
     if not visible:
         return (job_value(granted), granted) if granted else None
@@ -587,19 +585,31 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
                 yield unknown(launch.id, "no file shows that each process needs its own GPU", at=rank_claims[0])
                 continue
             missing = min(ranks) - max(devices)
-            yield failed(
-                launch.id,
-                f"{quoted(rank_claims[0])} starts {_several_text(ranks, 'rank')} on each node, but"
-                f" {placed(gpu_claims[0])}"
-                f" provides {_several_text(devices, 'GPU')} there: {_several_text((missing,), 'rank')} will find none.",
-                at=rank_claims[0],
-                also=((gpu_claims[0], _several_text(devices, "GPU")),),
-                remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
-                f" {_several_text(ranks, 'GPU')}.",
-                severity=severity,
-            )
+            what = f"{_several_text((missing,), 'rank')} will find none"
+            yield _gpus_differ(launch, (rank_claims[0], ranks), (gpu_claims[0], devices), what, severity)
         else:
             yield passed(launch.id)
+
+
+def _gpus_differ(
+    launch: Launch,
+    ranks: tuple[Claim, tuple[int, ...]],
+    devices: tuple[Claim, tuple[int, ...]],
+    what: str,
+    severity: Severity | None = None,
+) -> Verdict:
+    """Return the failure of a launch whose nodes have another number of GPUs than of ranks."""
+    provided = _several_text(devices[1], "GPU")
+    return failed(
+        launch.id,
+        f"{quoted(ranks[0])} starts {_several_text(ranks[1], 'rank')} on each node, but {placed(devices[0])} provides"
+        f" {provided} there: {what}.",
+        at=ranks[0],
+        also=((devices[0], provided),),
+        remedy=f"Start {_several_text(devices[1], 'process', 'processes')} on each node, or request"
+        f" {_several_text(ranks[1], 'GPU')}.",
+        severity=severity,
+    )
 
 
 def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
@@ -660,15 +670,8 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     tasks = max(numbers(job_value(task_claims)), default=1)
     ranks, devices = tuple(tasks * count for count in numbers(job_value(rank_claims))), numbers(value)
     if ranks and devices and 0 < max(ranks) < min(devices) and not _reported_by_acc001(job, launch, devices):
-        yield failed(
-            launch.id,
-            f"{quoted(rank_claims[0])} starts {_several_text(ranks, 'rank')} on each node, but {placed(gpu_claims[0])}"
-            f" provides {_several_text(devices, 'GPU')} there: {min(devices) - max(ranks)} stay idle.",
-            at=rank_claims[0],
-            also=((gpu_claims[0], _several_text(devices, "GPU")),),
-            remedy=f"Start {_several_text(devices, 'process', 'processes')} on each node, or request"
-            f" {_several_text(ranks, 'GPU')}.",
-        )
+        what = f"{min(devices) - max(ranks)} stay idle"
+        yield _gpus_differ(launch, (rank_claims[0], ranks), (gpu_claims[0], devices), what)
     else:
         yield passed(launch.id)
 

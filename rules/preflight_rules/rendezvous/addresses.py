@@ -574,8 +574,7 @@ def _host_verdict(job: Job, launch: Launch, claim: Claim) -> Verdict:
 
 
 def _is_in_host_list(host: str, known_hosts: set[str]) -> bool:
-    """Return whether a host is in the list by name or first label. True for an address, which may be any listed"
-    " host."""
+    """Return whether a host is in the list by name or first label; an address may be any listed host."""
     if is_loopback(host) or host.replace(".", "").isdecimal() or ":" in host:
         return True
     label = host.partition(".")[0].lower()
@@ -766,8 +765,7 @@ _SPREADING_COMMANDS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {
 
 
 def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
-    """Return the span that draws a value: the claim's own, or that of the claim about a variable in it; None if"
-    " unknown."""
+    """Return where a random value is drawn, by a claim or by a variable in it; None if unknown."""
     if _RANDOM_EXPRESSIONS.search(claim.spelling) is not None:
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)

@@ -400,28 +400,28 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
     local_kinds = [_local_interfaces(text) for text in values]
     if item.several is None and any(local_kinds):
         return unknown(question.subject, "the number of nodes is not given", at=item.claim)
-    if item.several and values and all(local_kinds):
-        return failed(
-            question.subject,
-            f"{quoted(item.claim)} selects only {local_kinds[0]} and so cannot reach other nodes, but the launch"
-            " spans several.",
-            at=item.claim,
-            also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
-            remedy=f"Name the interface that reaches the other nodes in {item.name}, or leave it unset.",
-            severity=None if all("loopback" in reach for reach in local_kinds) else Severity.WARNING,
-        )
     local_names = [name for text in values if not text.startswith("^") for name in names(text) if _is_local(name)]
-    if item.several and local_names and all(any(map(_is_local, names(text))) for text in values):
-        return failed(
-            question.subject,
-            f"{quoted(item.claim)} selects {', '.join(local_names)} as well, which cannot reach other nodes: to exclude"
-            " interfaces, a list begins with `^`.",
-            at=item.claim,
-            also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
-            remedy=f"Name only interfaces that reach the other nodes in {item.name}, or begin the list with `^`.",
-            severity=Severity.WARNING,
+    severity: Severity | None = Severity.WARNING
+    if item.several and values and all(local_kinds):
+        what = f"only {local_kinds[0]} and so cannot reach other nodes, but the launch spans several."
+        remedy = f"Name the interface that reaches the other nodes in {item.name}, or leave it unset."
+        severity = None if all("loopback" in kind for kind in local_kinds) else severity
+    elif item.several and local_names and all(any(map(_is_local, names(text))) for text in values):
+        what = (
+            f"{', '.join(local_names)} as well, which cannot reach other nodes: to exclude interfaces, a list begins"
+            " with `^`."
         )
-    return None
+        remedy = f"Name only interfaces that reach the other nodes in {item.name}, or begin the list with `^`."
+    else:
+        return None
+    return failed(
+        question.subject,
+        f"{quoted(item.claim)} selects {what}",
+        at=item.claim,
+        also=((item.launch, "spans several nodes"),) if item.launch is not None else (),
+        remedy=remedy,
+        severity=severity,
+    )
 
 
 def _is_local(name: str) -> bool:

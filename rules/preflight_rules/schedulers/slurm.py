@@ -464,8 +464,7 @@ def _split_option(claim: Claim) -> tuple[str, str | None]:
 
 
 def _option(name: str) -> tuple[Option | None, str, str]:
-    """Return the option with this name or unambiguous prefix; otherwise None, the probable option and sbatch's"
-    " message."""
+    """Return the option with this name or unambiguous prefix; else None, the likely option and sbatch's message."""
     all_options = options()
     if name in all_options:
         return all_options[name], "", ""

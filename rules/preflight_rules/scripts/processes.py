@@ -240,8 +240,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
 
 def _effective_mask(job: Job, choice: Claim) -> Claim | None:
-    """Return the CUDA_VISIBLE_DEVICES in effect when a GPU is chosen: the script's own, else its launch's; None if"
-    " unknown."""
+    """Return the CUDA_VISIBLE_DEVICES of the script, else of its launch; None if unknown."""
     script_mask = next((c for c in job.about(_MASK) if c.span.path == choice.span.path), None)
     if script_mask is not None:
         return script_mask

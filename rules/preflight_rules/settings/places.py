@@ -188,8 +188,7 @@ class PlaceSettings:
         return self.value(key)
 
     def _is_given(self, key: str) -> bool:
-        """Return whether a key is given. Raises UnknownValue if only a branch gives the key, or its section is"
-        " unknown."""
+        """Return whether a key is given. Raises UnknownValue if only a branch or an unknown section gives it."""
         claim = self.claim(key)
         if claim is None:
             self._check_sections(key)
@@ -531,8 +530,7 @@ _PADDLE_ARGUMENTS = frozenset(
 
 
 def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
-    """Return whether Paddle's launcher passes arguments of Paddle's trainer to a program that is not among the"
-    " files."""
+    """Return whether Paddle's launcher starts a program that is not among the files with arguments of its trainer."""
     starts_unread_program = (
         launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
     )

@@ -330,8 +330,7 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """Return the pipeline of a Megatron launch, the reason why it is unknown, or an empty text if there is no"
-    " pipeline."""
+    """Return the pipeline of a Megatron launch, the reason why it is unknown, or an empty text if it has none."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:

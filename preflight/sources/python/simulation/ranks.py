@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from preflight._util.budget import BudgetExceeded, current, free_memory_after
 from preflight._util.redaction import HIDDEN, scrub
-from preflight.model.job import Claim, Job, Known, Launch, Span, Strength, Unresolved, Value
+from preflight.model.job import Claim, Job, Known, Launch, Note, NoteKind, Span, Strength, Unresolved, Value
 from preflight.model.job.value import items, texts
 from preflight.sources.base import Reading, SourceFile, Tree, suppressions
 from preflight.sources.python import imports
@@ -125,7 +125,8 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         derived: the job with the numbers of its ranks.
     """
     launches = job.launches or tuple(_launch_stand_ins(job))
-    runs = runs_of(derived, launches, files_of)
+    notes: list[Note] = []
+    runs = runs_of(derived, launches, files_of, notes)
     by_id = {launch.id: launch for launch in job.launches}
     own = {
         key: {_event_place(each) for each in found[-1].events if _gets_own(each)}
@@ -151,7 +152,8 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     modules = {claim.span.path for claim in new} - {file.path for file in job.files}
     read = [files_of(launch).tree.read(path) for launch in launches[:1] for path in sorted(modules)]
     comments = [each for file in read if isinstance(file, SourceFile) for each in suppressions(file)]
-    return replace(job, claims=(*kept, *new), suppressions=tuple(dict.fromkeys((*job.suppressions, *comments))))
+    suppressed = tuple(dict.fromkeys((*job.suppressions, *comments)))
+    return replace(job, claims=(*kept, *new), suppressions=suppressed, notes=(*job.notes, *notes))
 
 
 def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
@@ -172,8 +174,14 @@ def _launch_stand_ins(job: Job) -> Iterator[Launch]:
             yield Launch("", "", Span(file.path, 1, 1, 1, 1), program=file.path)
 
 
-def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> dict[str, list[Run]]:
-    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limits."""
+def runs_of(
+    job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files], notes: list[Note] | None = None
+) -> dict[str, list[Run]]:
+    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limits.
+
+    Args:
+        notes: takes a required note for each program that exceeds the budget.
+    """
     wanted = resolution.places_of(job.claims)
     runs_by_key: dict[tuple[object, ...], list[Run]] = {}
     found: dict[str, list[Run]] = {}
@@ -193,6 +201,9 @@ def runs_of(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], F
             except BudgetExceeded as exceeded:
                 free_memory_after(exceeded)
                 runs_by_key[key] = []
+                if notes is not None:
+                    message = f"following {launch.program} was stopped, because it takes {exceeded.excess}"
+                    notes.append(Note(NoteKind.TOO_LARGE, message, launch.span, required=True))
         found[launch.id] = runs_by_key.get(key, [])
     return found
 
