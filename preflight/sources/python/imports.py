@@ -56,7 +56,7 @@ def libraries(module: Module) -> Iterator[str]:
             found = [alias.name for alias in node.names]
         roots = {name.partition(".")[0] for name in found} - sys.stdlib_module_names
         for root in sorted(roots):
-            if root in _FOREIGN or _first_file(module.files, module.file, (*_files(root), root)) is None:
+            if _first_file(module.files, module.file, (*_files(root), root)) is None:
                 yield root
 
 
@@ -130,11 +130,11 @@ def _candidates(node: Statement, path: str) -> Iterator[tuple[str, ...]]:
     """Yield the possible files of every imported module, the most likely first."""
     if isinstance(node, ast.Import):
         for alias in node.names:
-            if not is_foreign(alias.name):
+            if not _is_of_python(alias.name):
                 yield _files(alias.name.replace(".", "/"))
         return
     name = node.module or ""
-    if node.level == 0 and is_foreign(name):
+    if node.level == 0 and _is_of_python(name):
         return
     start = name.replace(".", "/")
     if node.level:
@@ -158,23 +158,32 @@ def file_of(files: Tree, file: SourceFile, name: str, level: int) -> str | None:
         for _ in range(level - 1):
             folder = posixpath.dirname(folder)
         stem = f"/{folder}/{stem}" if folder else f"/{stem}"
-    elif not name or is_foreign(name):
+    elif not name or _is_of_python(name):
         return None
     return _first_file(files, file, _files(stem.rstrip("/")) if stem.rstrip("/") else ("/__init__.py",))
 
 
+def _is_of_python(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
 def is_foreign(name: str) -> bool:
-    """Return whether a dotted name is of Python's own library, or of one that is never part of the job."""
-    root = name.partition(".")[0]
-    return root in sys.stdlib_module_names or root in _FOREIGN
+    """Return whether a dotted name is of Python's own library, or has the name of a well-known package."""
+    return _is_of_python(name) or name.partition(".")[0] in _FOREIGN
 
 
 def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> str | None:
-    """Return the first candidate that is a file: beside the importing file, in a folder above, or in `src` there."""
+    """Return the first candidate that is a file: beside the importing file, in a folder above, or in `src` there.
+
+    A file with the name of a well-known package, such as `datasets.py`, counts only beside a script.
+    """
     folders = _folders_above(file.path)
     for candidate in candidates:
-        if candidate.partition("/")[0].removesuffix(".py") in FRAMEWORKS:
+        root = candidate.partition("/")[0].removesuffix(".py")
+        if root in FRAMEWORKS or root in _FOREIGN:
             folders = []
+        if root in _FOREIGN and _is_of_package(files, file):
+            continue
         if candidate.startswith("/"):
             paths = [candidate.lstrip("/")]
         else:
@@ -186,6 +195,12 @@ def _first_file(files: Tree, file: SourceFile, candidates: tuple[str, ...]) -> s
         if found is not None:
             return found
     return None
+
+
+def _is_of_package(files: Tree, file: SourceFile) -> bool:
+    """Return whether a module is part of a package, whose folder is not searched for what it imports."""
+    beside = files.resolve("__init__.py", relative_to=file.path)
+    return beside is not None and isinstance(files.read(beside), SourceFile)
 
 
 def _folders_above(path: str) -> list[str]:

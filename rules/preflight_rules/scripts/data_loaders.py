@@ -341,6 +341,7 @@ _FAULTS = {
     "paddle_loader": "shuffles the whole data set on every GPU, as it has no batch sampler that gives each rank its"
     " part",
     "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
+    "own_sampler": "gets the same batches on every rank: what its sampler yields does not depend on the rank",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
     "hub": "streams every sample to every rank: nothing in the script divides the data set",
 }
@@ -349,6 +350,7 @@ _REMEDIES = {
     "loader": "Pass sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
     "paddle_loader": "Pass batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
     "unsampled": "Pass the sampler to the loader: sampler=sampler, or batch_sampler=sampler in Paddle.",
+    "own_sampler": "Yield only the batches of the rank in the sampler's __iter__: batches[rank::world_size].",
     "webdataset": "Pass nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
     "hub": "Divide it by datasets.distributed.split_dataset_by_node(data, rank, world_size).",
 }

@@ -12,9 +12,12 @@ from typing import Any
 from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.simulation.data_origins import (
     MAY_DIVIDE,
+    data_of,
+    draws_from_all,
     is_stream_for_all,
     shuffles_all,
     size_of,
+    size_origin,
     unused_samplers,
 )
 from preflight.sources.python.simulation.expressions import Expressions
@@ -63,6 +66,17 @@ _CERTAIN_HOOKS = names("certain_hooks")
 _OPERATOR = re.compile(
     r"__(?!init|new|call|enter|exit|iter|next|get__|set__|getattr|setattr|post_init|del__|aenter)\w+__"
 )
+
+
+def _sampler_of(made: Event | External) -> Any:
+    """Return the sampler that a loader gets; None if it gets none."""
+    return made.keywords.get("batch_sampler", made.keywords.get("sampler"))
+
+
+def _is_call_of(event: Event, loader: External) -> bool:
+    """Return whether a call has made a loader."""
+    is_same = event.node is loader.call and data_of(event) is data_of(loader)
+    return is_same and _sampler_of(event) is _sampler_of(loader)
 
 
 class Calls(Expressions):
@@ -252,7 +266,7 @@ class Calls(Expressions):
             if any(event is each for each in unsampled):
                 yield event, "unsampled", None
                 continue
-            data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+            data = data_of(event)
             is_stream = is_stream_for_all(event)
             if not (is_stream or shuffles_all(event)):
                 continue
@@ -266,16 +280,54 @@ class Calls(Expressions):
             elif isinstance(data, External) and not is_stream:
                 yield event, kind, None
 
-    def _reads_own_part(self, data: Instance, method: FunctionValue, event: Event) -> bool:
-        """Return whether the items of a stream may depend on the rank."""
+        for loader in self.trained_on:
+            event = next((event for event in self.events if _is_call_of(event, loader)), None)
+            if event is not None and self._reads_all(event):
+                is_own = isinstance(_sampler_of(event), Instance)
+                yield event, "own_sampler" if is_own else "paddle_loader" if "paddle" in event.name else "loader", None
+
+    def _reads_all(self, event: Event) -> bool:
+        """Return whether a training loader certainly yields the same data on every rank."""
+        data = data_of(event)
+        possible = data.aliases if isinstance(data, Unknown) else (data,)
+        sampler = _sampler_of(event)
+        if isinstance(sampler, Instance):
+            found = sampler.owner.lookup("__iter__")
+            if found is None or not isinstance(found[0], FunctionValue):
+                return False
+            return not self._reads_own_part(sampler, found[0], event, made_of_indices=True)
+        draws = draws_from_all(sampler) if sampler is not None else event.keywords.get("shuffle") is True
+        if not draws or not possible:
+            return False
+        for each in possible:
+            if isinstance(each, Instance):
+                found = each.owner.lookup("__getitem__")
+                if found is None or not isinstance(found[0], FunctionValue):
+                    return False
+                if self._reads_own_part(each, found[0], event):
+                    return False
+            elif not isinstance(each, External) or MAY_DIVIDE.search(each.name):
+                return False
+        return True
+
+    def _reads_own_part(
+        self, data: Instance, method: FunctionValue, event: Event, *, made_of_indices: bool = False
+    ) -> bool:
+        """Return whether what a method of data yields may depend on the rank.
+
+        Args:
+            made_of_indices: whether it yields indices, as a sampler does, so that what the object keeps does not count.
+        """
         start, asked = len(self.events), self.functions.is_asked
         self.functions.is_asked = False
         made: Any = OWN
-        with self._in_region(maybe=True), contextlib.suppress(Signal):
+        draws = self.functions.equal_draws() if made_of_indices else contextlib.nullcontext()
+        with draws, self._in_region(maybe=True), contextlib.suppress(Signal):
             made = self.call(method, (data,), {}, event.node, method.frame, is_open=True)
         called = [each.name or _method_of_data(each) for each in self.events[start:]]
-        called += [each.name for each in data.attributes.values() if isinstance(each, External)]
-        is_own = self.functions.is_asked or isinstance(mixed(made, *data.attributes.values()), Own)
+        kept = () if made_of_indices else tuple(data.attributes.values())
+        called += [each.name for each in kept if isinstance(each, External)]
+        is_own = self.functions.is_asked or isinstance(mixed(made, size_origin(made), *kept), Own)
         del self.events[start:]
         self.functions.is_asked |= asked
         return is_own or any(not name or MAY_DIVIDE.search(name) for name in called)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from preflight.sources.python.module import last
@@ -46,6 +46,8 @@ _BUFFERED = pattern("buffered")
 _ITERATES = re.compile(r"tqdm|itertools|progress|track")
 #: What gives each rank its part of a loader.
 _PREPARES = ("prepare", "prepare_data_loader", "setup_dataloaders")
+#: Samplers that draw from all of the data.
+_UNDIVIDED_SAMPLERS = names("undivided_samplers")
 #: Samplers that draw the part of a rank.
 _SAMPLERS = ("DistributedSampler()", "DistributedBatchSampler()", "DistributedLengthGroupedSampler()")
 #: Values in values are looked into to this depth.
@@ -148,7 +150,7 @@ def _loaded_origin(loader: External) -> Unknown:
 
 def _stream_origin(loader: External) -> Unknown | None:
     """Return OWN for a stream of data that depends on the rank, UNKNOWN for any other; None for data with indices."""
-    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
+    data = data_of(loader)
     if not isinstance(data, Instance) or data.owner.foreign is None or data.owner.foreign.last != "IterableDataset":
         return None
     return OWN if isinstance(mixed(*data.attributes.values()), Own) else UNKNOWN
@@ -156,7 +158,7 @@ def _stream_origin(loader: External) -> Unknown | None:
 
 def shuffles_all(event: Event) -> bool:
     """Return whether a call certainly creates a loader that shuffles data not divided among the ranks."""
-    data = _data_of(event)
+    data = data_of(event)
     divided = isinstance(data, External) and MAY_DIVIDE.search(data.name)
     return (
         event.name in _LOADERS
@@ -172,7 +174,7 @@ def unused_samplers(events: Sequence[Event]) -> list[Event]:
     sampled = [
         each.arguments[0] for each in events if each.doubt < 2 and last(each.name) in _DISTRIBUTED and each.arguments
     ]
-    loaders = [(each, _data_of(each)) for each in events if each.name in _LOADERS]
+    loaders = [(each, data_of(each)) for each in events if each.name in _LOADERS]
     divided = [data for each, data in loaders if len(each.arguments) > 3 or _SAMPLER_ARGUMENTS & each.keywords.keys()]
     return [
         each
@@ -184,8 +186,33 @@ def unused_samplers(events: Sequence[Event]) -> list[Event]:
     ]
 
 
-def _data_of(event: Event) -> Any:
-    return event.arguments[0] if event.arguments else event.keywords.get("dataset")
+def loaders_in(value: Any, depth: int = 0) -> Iterator[External]:
+    """Yield the loaders that the items of a loop may come from: `enumerate(tqdm(loader))`."""
+    if isinstance(value, Unknown):
+        for each in value.aliases if depth < _MAX_NESTING else ():
+            yield from loaders_in(each, depth + 1)
+    elif isinstance(value, External) and value.last == "DataLoader()":
+        yield value
+    elif (
+        isinstance(value, External) and depth < _MAX_NESTING and (value.last in _SIZED or _ITERATES.search(value.name))
+    ):
+        for each in value.arguments:
+            yield from loaders_in(each, depth + 1)
+
+
+def data_of(made: Event | External) -> Any:
+    """Return the data of a loader."""
+    return made.arguments[0] if made.arguments else made.keywords.get("dataset")
+
+
+def draws_from_all(sampler: Any) -> bool:
+    """Return whether a sampler of a library draws from all of the data on every rank."""
+    if not isinstance(sampler, External):
+        return False
+    if sampler.last == "BatchSampler()" and sampler.name.startswith("torch."):
+        inner = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("sampler")
+        return draws_from_all(inner)
+    return sampler.last in _UNDIVIDED_SAMPLERS
 
 
 def _draws_from_all(keywords: Mapping[str, Any]) -> bool:
@@ -206,7 +233,7 @@ def is_stream_for_all(event: Event) -> bool:
     if last(event.name) != "DataLoader" or event.doubt > 1:
         return False
     loader = External("DataLoader()", arguments=event.arguments, keywords=event.keywords)
-    data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
+    data = data_of(event)
     whole = isinstance(data, Instance) and not data.is_open and not gives_own_data(loader)
     return whole and _stream_origin(loader) is UNKNOWN
 
@@ -320,7 +347,7 @@ def _is_part(data: Any) -> bool:
 
 def samples_other(loader: Event, sampler: Any) -> bool:
     """Return whether a loader's sampler was created for data other than the loader's."""
-    data = loader.arguments[0] if loader.arguments else loader.keywords.get("dataset")
+    data = data_of(loader)
     if not isinstance(sampler, External) or sampler.last not in _SAMPLERS:
         return False
     other = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("dataset")

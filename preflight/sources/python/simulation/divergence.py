@@ -92,10 +92,10 @@ def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
 
     None where something is wrapped that exchanges them, or where a call before a step may do so.
     """
-    if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(_called(event)) for event in events):
+    if any(WRAPS.search(event.name) or _MAY_EXCHANGE.search(called_name(event)) for event in events):
         return None
     # Some average the parameters after a number of steps instead.
-    met = [event for event in events if event.waits and _called(event) != "backward"]
+    met = [event for event in events if event.waits and called_name(event) != "backward"]
     if any(_OF_MODEL.search(ast.unparse(each)) for event in met for each in event.node.args):
         return None
     # What a library that is not known returns may exchange them.
@@ -104,17 +104,18 @@ def trained_apart(events: Sequence[Any]) -> tuple[Any, Any] | None:
     if called - own:
         return None
     joined = next((event for event in events if _JOINS.search(event.name)), None)
-    passes = [at for at, event in enumerate(events) if _called(event) == "backward"]
-    steps = [at for at, event in enumerate(events) if _called(event) in ("step", "minimize")]
+    passes = [at for at, event in enumerate(events) if called_name(event) == "backward"]
+    steps = [at for at, event in enumerate(events) if called_name(event) in ("step", "minimize")]
     for at in passes:
         end = next((step for step in steps if step > at), None)
         between = events[at + 1 : end]
-        if end is None or any(event.waits or AGREEING.search(_called(event)) for event in between):
+        if end is None or any(event.waits or AGREEING.search(called_name(event)) for event in between):
             return None
     return (joined, events[passes[0]]) if joined is not None and passes else None
 
 
-def _called(event: Any) -> str:
+def called_name(event: Any) -> str:
+    """Return the last part of the name that a call is written with."""
     function = event.node.func
     return last(event.name) or (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", ""))
 

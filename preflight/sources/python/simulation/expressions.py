@@ -210,6 +210,9 @@ class Expressions(Assignments):
             known = left.items is not None and right.items is not None
             items = [*(left.items or ()), *(right.items or ())] if known else None
             return ListValue(items, self.region, origin=None if known else mixed(left, right))
+        if sign is ast.Mult and isinstance(left, ListValue) and left.items is not None and isinstance(right, int):
+            is_small = len(left.items) * right <= _MAX_SIZE
+            return ListValue(left.items * right, self.region) if is_small else UNKNOWN
         if sign is ast.Div and isinstance(left, External) and left.last.startswith("Path("):
             return self.functions.joined(left, right)
         try:

@@ -17,8 +17,8 @@ from typing import Any
 from preflight.sources.base import SourceFile
 from preflight.sources.python.simulation.calls import Calls
 from preflight.sources.python.simulation.coverage import names_in
-from preflight.sources.python.simulation.data_origins import item_of, size_origin
-from preflight.sources.python.simulation.divergence import Divergence, Early, names_of, only_in_one
+from preflight.sources.python.simulation.data_origins import item_of, loaders_in, size_origin
+from preflight.sources.python.simulation.divergence import Divergence, Early, called_name, names_of, only_in_one
 from preflight.sources.python.simulation.expressions import end_of_decorator
 from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import (
@@ -335,6 +335,8 @@ class Interpreter(Calls):
             own = UNKNOWN if _may_leave(node) else size_origin(iterable)
             start, depth = len(self.events), self._maybe
             self._loop(node, frame, lambda: self._assign(node.target, one, frame), own)
+            if any(called_name(event) == "backward" for event in self.events[start:]):
+                self.trained_on += loaders_in(iterable)
             self._note_rounds("for", node.iter, own, start, depth, frame)
             return
         for number, item in enumerate(items):

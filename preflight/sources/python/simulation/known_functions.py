@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import fnmatch
 import json
 import math
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,15 @@ class Library:
     def builtin(self, name: str) -> Any:
         """Return one of Python's own names."""
         return External(f"builtins.{name}") if hasattr(builtins, name) else UNKNOWN
+
+    @contextlib.contextmanager
+    def equal_draws(self) -> Iterator[None]:
+        """Let all ranks draw the same random numbers meanwhile."""
+        before, self._random = self._random, dict.fromkeys(_RANDOM, AGREED)
+        try:
+            yield
+        finally:
+            self._random = before
 
     @property
     def state(self) -> tuple[object, ...]:
@@ -587,6 +597,11 @@ class Library:
         if _SETS_GLOBALS.search(frame.module.file.text):
             self._call_builtins_exec(run, (UNKNOWN, UNKNOWN), keywords, node, frame)
         return DictValue(dict(frame.module.frame.names), run.region)
+
+    def _call_builtins_locals(
+        self, run: Interpreter, arguments: Any, keywords: Any, node: ast.expr, frame: Frame, *_: Any
+    ) -> Any:
+        return DictValue(dict(frame.names), run.region)
 
     def _call_builtins_vars(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         if arguments and isinstance(arguments[0], Instance):

@@ -284,6 +284,8 @@ class RunState:
         self.own: Unknown = UNKNOWN
         #: How many calls have been made in which a rank may wait for the others.
         self._waited = 0
+        #: The loaders of loops with a backward pass in them.
+        self.trained_on: list[External] = []
         #: Where the lengths come from of what `next` was called with.
         self.exhausted: Unknown = UNKNOWN
         #: The classes of each exception that this rank raises because of its own data.
@@ -502,9 +504,9 @@ class RunState:
                 self.divergences.append(Divergence(each.kind, each.node, each.test, each.file, event, each.of_rank))
 
     def _merge_names(self, frame: Frame, other: dict[str, Any], own: Unknown = UNKNOWN) -> None:
-        for name in frame.names.keys() | other.keys():
-            one = frame.names.get(name, UNKNOWN)
-            frame.names[name] = self._merged(one, other.get(name, UNKNOWN), own)
+        """Merge the names of two branches. A name that only one of them sets is used only after it."""
+        for name, value in other.items():
+            frame.names[name] = self._merged(frame.names[name], value, own) if name in frame.names else value
 
     def record(
         self,

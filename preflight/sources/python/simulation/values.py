@@ -478,9 +478,14 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
+def _is_object(value: Any) -> bool:
+    is_result = isinstance(value, External) and value.is_result
+    return is_result or isinstance(value, (ListValue, DictValue, Instance, tuple))
+
+
 def one_of(values: Sequence[Any]) -> Unknown:
     """Return a value that is one of several."""
-    mutable = [each for each in values if isinstance(each, (ListValue, DictValue, Instance, tuple))]
-    mutable += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
-    distinct = {id(each): each for each in mutable}
+    objects = [each for each in values if _is_object(each)]
+    objects += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
+    distinct = {id(each): each for each in objects}
     return Unknown(tuple(distinct.values())[:_MAX_ALIASES]) if distinct else UNKNOWN
