@@ -764,6 +764,11 @@ def _is_random(claim: Claim) -> bool:
 _SPREADING_COMMANDS = re.compile(rf"\b(?:{'|'.join(sorted(SPREADING_WRAPPERS | {'ssh'}))})\b")
 
 
+#: `bash -c "torchrun`: the outer shell expands what no backslash escapes, once.
+_DOUBLE_QUOTED = re.compile(r"\b(?:ba|da|z)?sh\s+(?:-\w+\s+)*-\w*c\s+\"")
+_ESCAPED = re.compile(r"^[^$]*\\\$")
+
+
 def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
     """Return where a random value is drawn, by a claim or by a variable in it; None if unknown."""
     if _RANDOM_EXPRESSIONS.search(claim.spelling) is not None:
@@ -790,6 +795,8 @@ def _is_drawn_per_node(job: Job, launch: Launch, claim: Claim) -> bool | None:
         start_position, end_position = (call.line, call.column), (call.end_line, call.end_column)
         is_within = span.path == call.path and start_position <= (span.line, span.column) <= end_position
         inner_paths = {launch.span.path, *(later.path for later in launch.started_at[index + 1 :])} - {call.path}
+        if is_within and _DOUBLE_QUOTED.search(call.snippet) and not _ESCAPED.search(span.snippet[span.column - 1 :]):
+            continue
         if is_within or span.path in inner_paths:
             return True
     return is_drawn

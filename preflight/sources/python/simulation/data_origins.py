@@ -42,6 +42,8 @@ _DISTRIBUTED = ("DistributedSampler", "DistributedBatchSampler")
 _WRAPPERS = pattern("model_wrappers")
 _SENDS_BUFFERS = re.compile(r"^torch\..*\bDistributedDataParallel\(\)$")
 _BUFFERED = pattern("buffered")
+#: The attribute of a dictionary that stands for each of its items.
+ANY_ITEM = "[]"
 #: What only goes through a loader.
 _ITERATES = re.compile(r"tqdm|itertools|progress|track")
 #: What gives each rank its part of a loader.
@@ -264,6 +266,9 @@ def _is_streamed(value: Any) -> bool:
 def item_of(iterable: Any, written: ast.expr) -> Any:
     """Return the item of one round in a loop over an unknown value."""
     if isinstance(iterable, External):
+        if iterable.owner is not None and ANY_ITEM in iterable.owner.attributes:
+            item = iterable.owner.attributes[ANY_ITEM]
+            return item if iterable.last == "values()" else (UNKNOWN, item) if iterable.last == "items()" else UNKNOWN
         inner = iterable.arguments[0] if iterable.arguments and not is_list_of_layers(iterable) else None
         if iterable.name == "builtins.enumerate()":
             return UNKNOWN, item_of(inner, written)

@@ -20,6 +20,7 @@ from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.simulation import argument_parser, dataclass_parser, open_texts
 from preflight.sources.python.simulation.argument_parser import CONFIG_OPTIONS, Parser
 from preflight.sources.python.simulation.data_origins import (
+    ANY_ITEM,
     gives_own_data,
     is_list_of_layers,
     size_of,
@@ -257,6 +258,8 @@ class Library:
         """Return an item of something of a library."""
         if owner.name == "os.environ":
             return self._variable(key)
+        if ANY_ITEM in owner.attributes:
+            return owner.attributes[ANY_ITEM]
         if owner.last == "shape":
             return size_of(owner.arguments[0], key) if owner.arguments else UNKNOWN
         if is_list_of_layers(owner):
@@ -488,6 +491,15 @@ class Library:
         number = self._symbol("local_rank")
         first = () if name.startswith("paddle") else (number,)
         return run.call(target, (*first, *items), {}, node, frame, is_open=run.items(given) is None)
+
+    def _call_collections_defaultdict(
+        self, run: Interpreter, arguments: tuple[Any, ...], _: Any, node: ast.expr, frame: Frame
+    ) -> Any:
+        """A dictionary whose items, of a class of the user, are all taken for one."""
+        made = External("collections.defaultdict()", run.region, arguments=arguments)
+        if arguments and isinstance(arguments[0], (ClassValue, FunctionValue)):
+            made.attributes[ANY_ITEM] = run.call(arguments[0], (), {}, node, frame)
+        return made
 
     def _call_builtins_len(self, run: Interpreter, arguments: tuple[Any, ...], *_: Any) -> Any:
         items = run.items(arguments[0]) if arguments else None

@@ -941,15 +941,22 @@ def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()
         return None
     # What both may come to, or neither, joins no rank that is alone.
     on_both = {each.path for each in called[0]} & {each.path for each in called[1]}
-    doubtful = {last(each.name) for side in called for each in side if each.doubt > 1 and each.path not in on_both}
+    apart = [[each for each in side if each.path not in on_both] for side in called]
+    doubtful = {last(each.name) for side in apart for each in side if each.doubt > 1}
+    certain = [Counter(last(each.name) for each in side if each.doubt < 2) for side in apart]
+    possible = [Counter(last(each.name) for each in side) for side in apart]
     matcher = difflib.SequenceMatcher(None, names[0], names[1], autojunk=False)
     for kind, start, end, other_start, other_end in matcher.get_opcodes():
         lone = called[0][start:end] if kind == "delete" else called[1][other_start:other_end]
         places = {each.path for each in (called[1] if kind == "delete" else called[0])}
         # Of several calls of one name, that which only one of them comes to.
         lone = [*(each for each in (*lone, *called[0], *called[1]) if each.path not in places), *lone]
-        found = next((each for each in lone if each.doubt < 2 and last(each.name) not in doubtful), None)
         with_it, without = (0, 1) if kind == "delete" else (1, 0)
+        # Every call of the other rank that may be a counterpart has one without it.
+        unmatched = certain[with_it] - possible[without]
+        found = next(
+            (e for e in lone if e.doubt < 2 and (last(e.name) not in doubtful or last(e.name) in unmatched)), None
+        )
         if unread[without] - unread[with_it]:
             continue
         if kind in ("delete", "insert") and found is not None:
