@@ -221,7 +221,7 @@ def early_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
         taking = [(n, event) for n, event in optimizers if _use(event, partial(operator.is_, model))]
         made = [n for n, event in optimizers if _use(event, partial(_is_result, divided))]
         early = [event for n, event in taking if n < number]
-        if early and not made and not any(n > number for n, _ in taking):
+        if early and not made and not any(n > number and not event.excludes(divided) for n, event in taking):
             yield early[-1], divided
 
 

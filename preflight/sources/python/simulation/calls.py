@@ -26,6 +26,7 @@ from preflight.sources.python.simulation.libraries import names, table
 from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
     AGREED,
+    CALLABLES,
     OWN,
     UNKNOWN,
     Bound,
@@ -50,6 +51,8 @@ from preflight.sources.python.simulation.values import (
 _MAX_DEPTH = 40
 #: Calls of one function that may be under way at the same time.
 _MAX_RECURSION = 2
+#: Functions that a name may stand for, which are all followed.
+_MAX_FUNCTIONS = 2
 _METHODS_OF_DATA = names("methods_of_data")
 _CACHING = names("caching_decorators")
 
@@ -154,12 +157,35 @@ class Calls(Expressions):
                 self.functions.forget_receiver(callee)
                 return UNKNOWN
             return self.functions.method(self, callee, arguments, keywords, node, frame)
+        if isinstance(callee, Unknown) and 0 < len(callee.aliases) <= _MAX_FUNCTIONS and not self._is_one_of_several:
+            self._call_each(callee, arguments, keywords, node, frame, is_open=is_open)
         self.record("", node, frame, arguments, keywords)
         # A method of data waits for no rank.
         self._waited += not isinstance(callee, Own)
         for given in (callee, *arguments, *keywords.values()):
             forget(given)
         return self._of_unknown(callee, (*arguments, *keywords.values()), node, frame)
+
+    def _call_each(
+        self,
+        callee: Unknown,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        node: ast.expr,
+        frame: Frame,
+        *,
+        is_open: bool,
+    ) -> None:
+        """Follow each function that a name may stand for."""
+        self._is_one_of_several = True
+        self._forks += 1
+        outside, fork = self._branches, self._forks
+        for number, each in enumerate(callee.aliases):
+            self._branches = {**outside, fork: number}
+            if isinstance(each, CALLABLES) and not (isinstance(each, External) and each.is_result):
+                with self._in_region(maybe=True), contextlib.suppress(Signal):
+                    self.call(each, arguments, keywords, node, frame, is_open=is_open)
+        self._branches, self._is_one_of_several = outside, False
 
     def agree(self, node: ast.expr, frame: Frame) -> None:
         """Take the arguments of a call for what the ranks have agreed on: a collective changes them in place."""

@@ -232,15 +232,20 @@ class Interpreter(Calls):
         before = frame.names
         ends: list[tuple[dict[str, Any], Signal | None]] = []
         starts: list[int] = []
-        for block in blocks:
+        outside = self._branches
+        self._forks += 1
+        fork = self._forks
+        for number, block in enumerate(blocks):
             frame.names = dict(before)
             starts.append(len(self.events))
+            self._branches = {**outside, fork: number}
             with self._in_region(maybe=maybe, own=own):
                 try:
                     self.block(block, frame)
                     ends.append((frame.names, None))
                 except Signal as signal:
                     ends.append((frame.names, signal.without_traceback()))
+        self._branches = outside
         live = [names for names, signal in ends if signal is None]
         signals = [signal for _, signal in ends if signal is not None]
         frame.names = live[0] if live else ends[0][0]

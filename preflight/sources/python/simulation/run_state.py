@@ -75,6 +75,7 @@ class Event(NamedTuple):
         depth: the number of unknown conditions around it.
         waits: whether a rank waits for the others in it.
         is_layer: whether it is a layer whose gradients the ranks wait for, as no search for unused ones is made.
+        branches: the branch that is taken at each unknown condition around it.
         is_statement: whether its result is unused.
         function: the called object, if it is of a library.
         within: the user's own function that contains the call.
@@ -94,6 +95,11 @@ class Event(NamedTuple):
     is_statement: bool = False
     function: External | None = None
     within: ast.AST | None = None
+    branches: Mapping[int, int] = {}
+
+    def excludes(self, other: Event) -> bool:
+        """Return whether another call stands in another branch of one condition, so that only one of them is made."""
+        return any(other.branches.get(fork, number) != number for fork, number in self.branches.items())
 
     @property
     def path(self) -> tuple[tuple[str, int, int], ...]:
@@ -284,6 +290,11 @@ class RunState:
         self.own: Unknown = UNKNOWN
         #: How many calls have been made in which a rank may wait for the others.
         self._waited = 0
+        #: The number of the branch that is followed of each condition that is not known.
+        self._branches: dict[int, int] = {}
+        self._forks = 0
+        #: Whether the function that is followed is one of several that a name may stand for.
+        self._is_one_of_several = False
         #: The loaders of loops with a backward pass in them.
         self.trained_on: list[External] = []
         #: Where the lengths come from of what `next` was called with.
@@ -545,6 +556,7 @@ class RunState:
                 is_statement=node is self._statement,
                 function=function,
                 within=function_of(frame),
+                branches=self._branches,
             )
         )
 

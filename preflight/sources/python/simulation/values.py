@@ -478,14 +478,13 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
-def _is_object(value: Any) -> bool:
-    is_result = isinstance(value, External) and value.is_result
-    return is_result or isinstance(value, (ListValue, DictValue, Instance, tuple))
+#: What a name may stand for that is called.
+CALLABLES = (External, FunctionValue, ClassValue, Bound)
 
 
 def one_of(values: Sequence[Any]) -> Unknown:
     """Return a value that is one of several."""
-    objects = [each for each in values if _is_object(each)]
+    objects = [each for each in values if isinstance(each, (*CALLABLES, ListValue, DictValue, Instance, tuple))]
     objects += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
     distinct = {id(each): each for each in objects}
     return Unknown(tuple(distinct.values())[:_MAX_ALIASES]) if distinct else UNKNOWN
