@@ -14,8 +14,6 @@ _STATE_COLORS = {"passing": "green", "failing": "red", "unknown": "orange"}
 
 
 class _Board:
-    """Places panels from left to right and from top to bottom."""
-
     def __init__(self) -> None:
         self.panels: list[dict[str, Any]] = []
         self._x = self._y = self._row = 0
@@ -73,7 +71,6 @@ class _Board:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
     board = _Board()
     stat = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}, "colorMode": "background"}
     board.add(
@@ -236,7 +233,6 @@ def _steps(*steps: tuple[str, float | None]) -> dict[str, Any]:
 
 
 def text() -> str:
-    """The content of the file."""
     return json.dumps(dashboard(), indent=2) + "\n"
 
 

@@ -16,7 +16,6 @@ from tools.oracle.frameworks.base import Framework
 
 
 def main() -> None:
-    """Record the verdicts of one framework."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=frameworks.names())
     parser.add_argument("--cases", type=int, default=600, help="changed configurations that are drawn")
@@ -51,7 +50,7 @@ def _judged(framework: Framework, cases: list[Case]) -> Iterator[Verdict]:
 
 
 def _parts(framework: Framework, case: Case) -> Iterator[Case]:
-    """The case with each of its changes alone."""
+    """Yield the case with each of its changes alone."""
     for change in case.changes:
         yield from framework.with_changes(case, (change,))
 

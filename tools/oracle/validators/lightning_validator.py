@@ -74,7 +74,7 @@ def _of_gpus(name):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with eight GPUs and DeepSpeed, in the first of its ranks."""
+    """Simulate the first rank of a node with eight GPUs and DeepSpeed."""
     with contextlib.ExitStack() as stack:
         ON_NODE.append(True)
         stack.callback(ON_NODE.clear)

@@ -66,7 +66,7 @@ def _rows(script):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with Blackwell GPUs and a recent Transformer Engine."""
+    """Simulate a node with Blackwell GPUs and a recent Transformer Engine."""
     with contextlib.ExitStack() as stack:
         for name, value in (("get_device_capability", (10, 0)), ("is_available", True), ("device_count", 8)):
             stack.enter_context(unittest.mock.patch.object(torch.cuda, name, lambda *_, value=value: value))

@@ -14,7 +14,7 @@ KINDS = {int: "int", float: "float", bool: "bool", str: "str", list: "list", dic
 
 
 def rows(section, model):
-    """The rows of a section and of everything in it; the name of the section is empty for the whole configuration."""
+    """Yield the rows of a section and its subsections; the name of the top section is empty."""
     if section:
         yield {"key": section, "kind": "section", "closed": model.model_config.get("extra") == "forbid"}
     for name, field in model.model_fields.items():
@@ -40,7 +40,7 @@ def rows(section, model):
 
 
 def _options(field):
-    """The types that a field takes, without None."""
+    """Return the types that a field accepts, without None."""
     found = [field.annotation]
     while any(typing.get_origin(item) in (typing.Union, types.UnionType, typing.Annotated) for item in found):
         opened = []
@@ -57,7 +57,7 @@ def _options(field):
 
 
 def _kind_of_type(item):
-    """The kind of one type; `any` where it has none."""
+    """Return the kind of a type; `any` if it has none."""
     found = typing.get_origin(item) or item
     if isinstance(found, type) and issubclass(found, str):
         return "str"
@@ -65,7 +65,7 @@ def _kind_of_type(item):
 
 
 def kind_of(field):
-    """Kind, choices and bounds of one field; `any` where they cannot be said."""
+    """Return kind, choices and bounds of a field; `any` if they cannot be expressed."""
     options = _options(field)
     literals = [item for item in options if typing.get_origin(item) is typing.Literal]
     words = [getattr(value, "value", value) for item in literals for value in typing.get_args(item)]
