@@ -73,7 +73,7 @@ def documented() -> tuple[Documented, ...]:
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """Return the description of each field: from `Args:`, else from the sentence of the docstring that names the field."""
+    """Return the description of each field: from `Args:`, else from the sentence of the docstring with its name."""
     found = dict(_entries(inspect.getdoc(kind) or ""))
     clauses = [clause for text in (*_prose(kind), *found.values()) for clause in _CLAUSES.split(text)]
     for field in dataclasses.fields(kind):

@@ -101,7 +101,7 @@ def _find_at(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     mismatch = find_mismatch(views, now_s, limits)
     if mismatch is not None:
         return mismatch
-    # A member that was replaced is no longer part of the run.
+    # Replaced members do not count.
     replaced_count = sum(view.replaced_at is not None for view in views.values())
     views = {number: view for number, view in views.items() if view.replaced_at is None}
     direct_finders = (
@@ -503,8 +503,7 @@ def timed_out(view: RankView) -> bool:
 
 
 def unfinished(views: Views, ended_s: float) -> Culprit:
-    """Return the result of a run that ended at `ended_s` before all members finished, with the activity of each"
-    " member."""
+    """Return the result of a run that ended at `ended_s` before all members finished, with each member's activity."""
     members_by_activity: dict[str, list[RankView]] = {}
     for view in sorted(views.values(), key=lambda v: v.rank):
         if not view.done:
@@ -517,7 +516,7 @@ def unfinished(views: Views, ended_s: float) -> Culprit:
     seconds = ended_s - began_s
     proposed_s = max(_MIN_DEADLINE_S, math.ceil(2 * seconds / _DEADLINE_STEP_S) * _DEADLINE_STEP_S)
     text = (
-        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; there is no sign that one of them is at"
+        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; none of them shows a"
         f" fault; allow more time with --smoke-deadline {proposed_s}"
     )
     return Culprit(None, "", UNFINISHED, "", "", began_s, text)

@@ -341,8 +341,7 @@ def _setting_number(job: Job, launch: Launch, quantity: str, *, default: int | N
 
 
 def _zero_stage(job: Job, launch: Launch) -> int | None:
-    """Return the ZeRO stage, or the equivalent stage of another way of sharding; None if the stage is set but"
-    " unknown."""
+    """Return the ZeRO stage, or the equivalent stage of another kind of sharding; None if it is set but unknown."""
     if job.setting("zero_stage", launch.scope):
         return _setting_number(job, launch, "zero_stage", default=0)
     strategies = job.setting("fsdp_sharding_strategy", launch.scope)

@@ -165,8 +165,9 @@ class _Mismatch:
 
 
 def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return two members with the same role and index, or two servers with the same endpoint; None if there are"
-    " none."""
+    """Return two members with the same role and index, or two servers with the same endpoint; None without
+    duplicates.
+    """
     hello_by_identity: dict[tuple[str, object], Hello] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         identities: list[tuple[str, object]] = [(hello.role, hello.index)] if hello.index is not None else []
@@ -187,8 +188,7 @@ def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
 
 
 def _unused_indexes_text(role: str, hellos: Sequence[Hello], views: Views) -> str:
-    """Return a text about the unused indexes of a role; empty if there are none, or if not all members have"
-    " reported."""
+    """Return a text about the unused indexes of a role; empty until all members have reported."""
     if len(hellos) < len(views):
         return ""
     unused_indexes = _unused_indexes(role, hellos)

@@ -140,8 +140,9 @@ class Document:
         return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
-        """Yield problems that types cannot express: unknown rules, invalid patterns, settings that need a trusted"
-        " file."""
+        """Yield problems that types cannot express: unknown rules, invalid patterns, settings that need a trusted
+        file.
+        """
         settings = self.settings
         if too_many := list(self._exceeded_limits()):
             yield from too_many

@@ -134,8 +134,7 @@ def _assumption(name: str, value: str) -> str:
 
 
 def _budget_outcome(meta: Meta, jobs: Sequence[Job]) -> Outcome:
-    """Return one outcome for all jobs that a rule was not applied to; a report has no room for thousands of"
-    " outcomes."""
+    """Return one outcome for all jobs that a rule was not applied to, because there may be thousands of them."""
     named = join_some([job.name for job in jobs], _MAX_NAMED)
     reason = (
         f"{meta.id} {meta.name} was not applied to {named}, because the run exhausted its CPU time or memory;"

@@ -770,8 +770,7 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
 
 
 def _without_defaults(job: Job) -> Job:
-    """Return the job without its copy with the scripts' defaults; the findings contain the consequences of that"
-    " copy."""
+    """Return the job without `by_default`; the findings contain its consequences."""
     return job if job.by_default is None else replace(job, by_default=None)
 
 

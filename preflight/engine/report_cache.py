@@ -44,7 +44,7 @@ def key_of(inputs: Sequence[Any], modules: Iterable[str]) -> str:
 
 
 def load_report(cache: Cache, key: str, snapshot: TreeSnapshot, created: str) -> Report | None:
-    """Return the report stored under `key`; None if there is no valid entry, or if the tree has changed since."""
+    """Return the report stored under `key`; None if the entry is missing, invalid or older than the tree."""
     content = cache.get(key)
     if content is None:
         return None

@@ -209,8 +209,7 @@ class Executor(abc.ABC):
         return ""
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the executor's allocation or cluster; None if there is no such allocation or cluster
-        here.
+        """Return the nodes of the executor's allocation or cluster; None if none exists here.
 
         If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them),
         or None if there is nothing to prepare.

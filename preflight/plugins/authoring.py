@@ -119,7 +119,7 @@ def _meta(metadata: _Metadata, function: Callable[..., object]) -> Meta:
 
 
 def _data_table(function: Callable[..., object], name: str) -> dict[str, Any]:
-    """Return the content of `data/NAME.toml` of the pack with this function; empty if there is no such file."""
+    """Return the content of `data/NAME.toml` of the pack with this function; empty if the file does not exist."""
     return _pack_data(function.__module__.partition(".")[0], name)
 
 

@@ -47,8 +47,7 @@ def _as_written(claim: Claim) -> str:
 
 
 def _hidden_value(claim: Claim) -> str:
-    """Return the value of a claim that contains a variable or substitution; empty if the text already shows the"
-    " value."""
+    """Return the value of a claim that contains a variable or substitution; empty if the text already shows it."""
     value_texts = [_value_text(item) for item in claim.alternatives]
     # The command line gives the value of a program's option.
     is_from_command_line = claim.span.path.endswith(".py") and claim.origin is not None

@@ -85,7 +85,7 @@ def _toml(section: dict[str, Any], above: str, rows: list[str], lines: Lines) ->
 
 
 def keywords_text(template: str, settings: dict[str, Any]) -> tuple[str, Lines]:
-    """Return a script whose line `{settings}` is replaced by keyword arguments, one per line, and the line of each key."""
+    """Return a script whose line `{settings}` is replaced by keyword arguments, and the line of each key."""
     before, _, after = template.partition("{settings}\n")
     given = {key: value for key, value in settings.items() if key.isidentifier()}
     rows = "".join(f"    {key}={value!r},\n" for key, value in given.items())

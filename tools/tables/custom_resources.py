@@ -130,7 +130,7 @@ class Parts:
         self._numbers: dict[str, int] = {}
 
     def add(self, schema: dict[str, Any], *, is_object: bool = False) -> int:
-        """Return the number of a schema. `is_object`: it is that of a whole object, whose metadata all objects share."""
+        """Return the number of a schema. `is_object`: of a whole object, whose metadata all objects share."""
         row: dict[str, Any] = {"type": schema.get("type", "")}
         if schema.get("x-kubernetes-int-or-string"):
             row["type"] = "int-or-string"

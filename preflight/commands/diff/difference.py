@@ -16,8 +16,8 @@ SCHEMA_VERSION = 2
 class Answer(enum.Enum):
     """The result of the comparison.
 
-    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing counts against it, but a required check that
-    was decided before is no longer decided.
+    `WORSE`: the newer report has a new fault or a worse measurement. `UNKNOWN`: it has neither, but a required check
+    that the older report decided is now undecided.
     """
 
     SAME = "same"

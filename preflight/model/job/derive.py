@@ -35,8 +35,9 @@ def with_derived(job: Job) -> Job:
 
 
 def _processes_of_configuration(job: Job) -> Iterator[Claim]:
-    """Yield the number of processes per node like `_processes_from_world_size`, for a configuration without a"
-    " launch."""
+    """Yield the number of processes per node like `_processes_from_world_size`, for a configuration without
+    launches.
+    """
     world_claims = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes") if claim.source == "accelerate"]
     if len(world_claims) == 1 and node_claims and not job.setting("processes_per_node"):
@@ -61,17 +62,9 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     node_claims = job.setting("nodes", launch.scope)
     is_of_launch = any(claim.scope.launch for claim in task_claims)
     if launch.launcher != "srun" and total_claims and node_claims and not is_of_launch:
-        totals, nodes = (join(claim.value for claim in claims) for claims in (total_claims, node_claims))
-        value = lift(_processes_per_machine, totals, nodes)
-        if isinstance(value, Known) and value.value:
-            yield _derived_claim(
-                "processes_per_node",
-                value,
-                (*total_claims, *node_claims),
-                launch,
-                separator=" / ",
-                located_claim=total_claims[0],
-            )
+        claim = _divided_claim(total_claims, node_claims, launch)
+        if isinstance(claim.value, Known) and claim.value.value:
+            yield claim
             return
     process_claims = job.setting("processes_per_node", launch.scope)
     # A hostfile states the largest number of processes of a node, and an option the actual number.
@@ -89,19 +82,7 @@ def _processes_from_world_size(job: Job, launch: Launch) -> Iterator[Claim]:
     world_claims = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes", scope) if claim.source == "accelerate"]
     if world_claims and node_claims and not job.setting("processes_per_node", scope):
-        value = lift(
-            _processes_per_machine,
-            join(claim.value for claim in world_claims),
-            join(claim.value for claim in node_claims),
-        )
-        yield _derived_claim(
-            "processes_per_node",
-            value,
-            (*world_claims, *node_claims),
-            launch,
-            separator=" / ",
-            located_claim=world_claims[0],
-        )
+        yield _divided_claim(world_claims, node_claims, launch)
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
@@ -149,6 +130,19 @@ def _processes_of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
     yield _derived_claim("nodes", Known(len(slot_counts)), filter_claims, launch)
     if len(set(slot_counts)) == 1:
         yield _derived_claim("processes_per_node", Known(slot_counts[0]), filter_claims, launch)
+
+
+def _divided_claim(total_claims: Sequence[Claim], node_claims: Sequence[Claim], launch: Launch) -> Claim:
+    """Return the number of processes per node: the total number divided by the number of nodes."""
+    total, nodes = (join(claim.value for claim in claims) for claims in (total_claims, node_claims))
+    return _derived_claim(
+        "processes_per_node",
+        lift(_processes_per_machine, total, nodes),
+        (*total_claims, *node_claims),
+        launch,
+        separator=" / ",
+        located_claim=total_claims[0],
+    )
 
 
 def _processes_per_machine(world_size: Plain, node_count: Plain) -> Plain:

@@ -298,13 +298,11 @@ class Job:
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that set `quantity` in `scope`; if there are none, the claims that require a value of"
-        " it."""
+        """Return the claims that set `quantity` in `scope`; without any, the claims that require a value of it."""
         return self.setting(quantity, scope) or self.requirement_claims(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
-        """Yield the claims of the effective environment variables in `scope`, several for a variable if branches"
-        " differ."""
+        """Yield the claims of the effective environment variables in `scope`; several for one if branches differ."""
         for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 

@@ -122,8 +122,7 @@ def alternatives(value: Value) -> tuple[Plain, ...]:
 
 
 def one_of(values: Iterable[Plain]) -> Value:
-    """Return the value that is one of `values`, without duplicates and in their order; known if they are all the"
-    " same."""
+    """Return the value that is one of `values`, without duplicates and in order; known if they are all equal."""
     distinct_values: list[Plain] = []
     for candidate in values:
         if not any(candidate == known and type(candidate) is type(known) for known in distinct_values):
@@ -229,8 +228,7 @@ def _whole_number(item: Plain) -> int:
 
 
 def is_whole_number(text: str) -> bool:
-    """Return whether the string has at most 18 ASCII digits, so that `int` accepts it. `str.isdigit` also accepts"
-    " `²`."""
+    """Return whether the string has at most 18 ASCII digits. `str.isdigit` also accepts `²`."""
     return 0 < len(text) <= _MAX_DIGITS and text.isascii() and text.isdecimal()
 
 
@@ -398,8 +396,7 @@ class UnknownQuantity(LookupError):
 
 
 def check_known(name: str) -> None:
-    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a quantity that the files do not"
-    " state."""
+    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a quantity that is not set."""
     if is_known(name):
         return
     nearest_name = nearest(name, QUANTITIES)

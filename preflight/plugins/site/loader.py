@@ -98,8 +98,7 @@ def _validate(document: Mapping[str, Any]) -> Document | list[Problem]:
 
 
 def _outside_union(error: Any) -> Any:
-    """Return the error without the name of a union's type at the end of its path, because it concerns the value"
-    " itself."""
+    """Return the error without the union's type name at the end of its path."""
     location = tuple(step for step in error["loc"] if step not in ("str", "int", "float", "bool"))
     if location == error["loc"]:
         return error

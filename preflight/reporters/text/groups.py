@@ -215,7 +215,7 @@ def launched_by_documents(report: Report) -> str:
     documents = sorted(path for path in paths if path.lower().endswith((".md", ".markdown")))
     if not documents:
         return ""
-    others = f" and {len(documents) - 1} other documents" if len(documents) > 1 else ""
+    others = f" and {count(len(documents) - 1, 'other document')}" if len(documents) > 1 else ""
     return f"; launched as in {clean(documents[0])}{others}"
 
 

@@ -316,7 +316,7 @@ class HeatView:
 
 @dataclass(frozen=True, slots=True)
 class PhaseView:
-    """A phase of a lane, as a percentage of the whole; `label` is empty if there is no room for it."""
+    """A phase of a lane, as a percentage of the whole; `label` is empty if it does not fit."""
 
     at: str
     long: str
