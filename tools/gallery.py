@@ -34,9 +34,7 @@ class GalleryEntry:
 
 
 def entries() -> list[GalleryEntry]:
-    """Return the failures in gallery order. Raises KeyError if no incident in tests/incidents has this source and
-    fault.
-    """
+    """Return the failures in gallery order. Raises KeyError if tests/incidents lacks this source and fault."""
     known = {(one.source, one.fault): one for one in incidents()}
     rows = toml.loads(_SELECTION.read_text())["shown"]
     return [GalleryEntry(row["title"], row["saw"], known[row["source"], row["fault"]]) for row in rows]

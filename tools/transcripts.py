@@ -148,9 +148,7 @@ def _surroundings(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """Yield the commands of a block, each with the lines below it; the first entry has only the lines above the first
-    command.
-    """
+    """Yield each command of a block with the lines below it; the first entry has the lines above all commands."""
     command, below, goes_on = "", "", False
     for line in body.splitlines(keepends=True):
         if line.startswith("$ "):

@@ -87,9 +87,7 @@ def is_literal(host: str) -> bool:
 
 
 def fold(names: Iterable[str], limit: int = 8) -> str:
-    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and the number of the
-    rest.
-    """
+    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and a count."""
     listed = list(dict.fromkeys(names))
     if _LISTED < len(listed) <= _MAX_FOLDED and all(_NUMBERED.fullmatch(name) for name in listed):
         text = folded(listed)

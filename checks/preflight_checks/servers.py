@@ -540,9 +540,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Return the transfer time in one direction, in seconds. The two directions overlap, so their times are not
-    added.
-    """
+    """Return the transfer time in one direction, in seconds. The two directions overlap, so only one counts."""
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

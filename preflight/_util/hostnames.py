@@ -32,9 +32,7 @@ def is_hostname(text: str) -> bool:
 
 
 def folded(names: Iterable[str]) -> str:
-    """Return `node[1-3],db` for host names, in the notation of Slurm, pdsh and `--hosts`; without duplicates, in the
-    order of names.
-    """
+    """Return `node[1-3],db` for host names, as in Slurm, pdsh and `--hosts`; without duplicates, in order."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     # No groups: their definitions may be commands.
@@ -150,9 +148,7 @@ _RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
 
 
 def is_host_range(text: str) -> bool:
-    """Return whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded
-    size.
-    """
+    """Return whether `text` is a host name, or one with number ranges (`node[1-4,7]`), of bounded size."""
     count = 1
     for match in _RANGE.finditer(text):
         here = 0

@@ -39,9 +39,7 @@ def to_bytes(value: Any, *, indent: int | None, bulk: Sequence[str] = ()) -> byt
 
 
 def _pieces(value: Any, indent: int, bulk: Sequence[str]) -> Iterator[str]:
-    """Yield the output of `json.dumps` for a dataclass, item by item, with those of the lists in `bulk` in one line
-    each.
-    """
+    """Yield the output of `json.dumps` for a dataclass item by item, with one line for each item of lists in `bulk`."""
     edge, sign = " " * indent, "{"
     for name in _field_names(value.__class__):
         found = getattr(value, name)

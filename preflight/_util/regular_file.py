@@ -95,9 +95,7 @@ def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) ->
 def read_text(
     path: str | Path, max_file_bytes: int, *, encoding: str = "utf-8", errors: str = "strict", follow_links: bool = True
 ) -> str:
-    """Return the text of a regular file, with line ends as `\n`. Raises the errors of `open_regular`, and
-    UnicodeDecodeError.
-    """
+    """Return the text of a file with line feeds as line ends. Raises as `open_regular`, and UnicodeDecodeError."""
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 

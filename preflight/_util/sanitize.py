@@ -16,9 +16,7 @@ _MAX_NAMES = 12
 
 
 def clean(text: str, *, keep_newlines: bool = False) -> str:
-    """Return `text` with tabs as single spaces (so that columns stay aligned) and control and format characters made
-    visible.
-    """
+    """Return `text` with tabs as single spaces (to keep columns aligned) and control characters made visible."""
     if text.isascii() and text.isprintable():
         return text
     out: list[str] = []

@@ -324,9 +324,7 @@ _STEMS = (
 
 @functools.cache
 def _gap(words: tuple[str, ...]) -> str:
-    """Return a pattern for the text between words of one command, without the next such command: searching across many
-    commands would take too long.
-    """
+    """Return a pattern for the text between words of one command; a search across commands would take too long."""
     commands = "|".join(re.escape(word) for word in (*words, *(_LOGINS if "login" in words else ())))
     return rf"(?:(?!{commands})(?:[^|;&\n]|\\\r?\n|\n[ \t]{{0,40}}-[ \t])){{0,300}}?"
 

@@ -44,9 +44,7 @@ def wants_color(stream: TextIO, chosen: bool | None = None, *, environ: Mapping[
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the number of columns to fill; constant without a terminal, so that the output does not depend on the
-    environment.
-    """
+    """Return the number of columns to fill; constant without a terminal, to make the output reproducible."""
     if not is_terminal(stream):
         return PLAIN_WIDTH
     return max(MIN_WIDTH, min(_size(stream)[0], MAX_WIDTH))

@@ -309,9 +309,7 @@ class Agent:
         self._writer.send([message])
 
     def _pause(self, wanted: bool) -> None:
-        """Stop reading from children while the head does not accept data, so that a verbose child cannot fill the
-        memory.
-        """
+        """Stop reading from children while the head accepts no data, so that a verbose child cannot fill the memory."""
         if wanted == self._paused:
             return
         self._paused = wanted

@@ -127,17 +127,13 @@ class ChildProcess:
         return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
 
     def last_error_line(self) -> str:
-        """Return the last non-empty line of its standard error, or the reason that a dying Python gives before its
-        stacks.
-        """
+        """Return the last non-empty line of standard error, or the reason that a dying Python prints."""
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("Fatal Python error:")]
         return (fatal or lines)[-1][-300:] if lines else ""
 
     def skip_noise(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print
-        before it.
-        """
+        """Return the data after the nonce, and whether the nonce just arrived; wrappers may print before it."""
         if self.has_started:
             return data, False
         self._noise += data
@@ -150,9 +146,7 @@ class ChildProcess:
         return rest, True
 
     def seen_pid(self) -> int:
-        """Return the pid of the child's own Python as this process sees it; the wrapper's if that runs in a
-        container.
-        """
+        """Return the pid of the child's own Python as seen here; the wrapper's if it runs in a container."""
         below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
         return self.inner_pid if below else self.pid
 
@@ -168,9 +162,7 @@ class ChildProcess:
         return self.request.target + (" at " + place if place else "") + stuck
 
     def state_changes(self) -> list[dict[str, Any]]:
-        """Return state changes of the child's processes since the last poll: stopped, running, or stuck in the kernel
-        in two polls.
-        """
+        """Return changes of the child's processes since the last poll: stopped, running, or stuck in two polls."""
         changes: list[dict[str, Any]] = []
         looks: dict[int, str] = {}
         for pid in [self.pid, *process.descendants(self.pid)]:
@@ -376,9 +368,7 @@ class BatchProcess(ChildProcess):
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
-        """Return whether the child is late only because it gets no CPU time, in which case its deadline is extended up
-        to a limit.
-        """
+        """Return whether the child is late only for lack of CPU time, which extends its deadline up to a limit."""
         stat = process.stat_of(self.pid)
         ends_s = self._began_s + min(request.deadline_s for request in self.requests.values())
         if stat is None or stat.state != "R" or now_s > ends_s:

@@ -90,9 +90,7 @@ def run(
 
 
 def command(params: dict[str, Any]) -> CommandResult:
-    """Return the output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s`
-    seconds.
-    """
+    """Return the output of the argument list `params["command"]`, run without a shell, for `deadline_s` seconds."""
     return run(params["command"], deadline_s=float(params["deadline_s"]))
 
 

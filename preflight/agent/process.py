@@ -223,9 +223,7 @@ def command_in(line: bytes) -> bytes:
 
 
 def parse_stat(line: bytes) -> Stat | None:
-    """Parse one line of /proc/PID/stat, whose second field may contain blanks and parentheses; None if it has another
-    format.
-    """
+    """Parse a line of /proc/PID/stat, whose second field may contain blanks and parentheses; None if malformed."""
     # The command is in parentheses and may itself contain any character, so the last one ends it.
     head, _, tail = line.rpartition(b")")
     pid, _, command = head.partition(b" (")

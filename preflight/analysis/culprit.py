@@ -254,9 +254,7 @@ def _is_settling(views: Views, now_s: float, limits: Limits) -> bool:
 
 
 def _find_awaited_at_end(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return the one member that others were waiting for when they gave up, directly or through other members; None if
-    there are several.
-    """
+    """Return the one member that others waited for, directly or not, when they gave up; None if there are several."""
     accusers = [v for v in views.values() if v.failure is not None and v.gave_up_on]
     awaited_ranks = {number for v in accusers for number in v.gave_up_on if number in views}
     for _ in views:
@@ -469,9 +467,7 @@ def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:
 
 
 def _stalled_s(view: RankView, views: Views, now_s: float, limits: Limits) -> float:
-    """Return the seconds since the member last made progress, without the time in which the member, or another member
-    of its call, could not run.
-    """
+    """Return the seconds since the member's last progress, without time in which it or a peer could not run."""
     seconds = min(now_s, view.last_event_at + limits.beat_s) - view.changed_at
     related_members = [v for v in views.values() if v.alive and view.inside and v.inside == view.inside]
     related_members += [views[number] for number in view.waiting_for if number in views]
@@ -532,9 +528,7 @@ def _activity_and_state(view: RankView) -> str:
 
 
 def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Culprit | None:
-    """Return the result of a run whose agents ended because the head paused for longer than their lease; None if there
-    are no such agents.
-    """
+    """Return the result of a run whose agents ended because the head paused longer than their lease; else None."""
     for start_s, end_s in pauses.pauses:
         lost_nodes = [
             record.request.node

@@ -75,9 +75,7 @@ class TransformerShape:
 
     @property
     def dense_parameters(self) -> int:
-        """Return the number of parameters that every token uses: in attention, embeddings, and feed-forward parts
-        without experts.
-        """
+        """Return the number of parameters that every token uses: attention, embeddings, dense feed-forward parts."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * (self.hidden * self.groups // self.heads)
         dense = self.layers - (self.expert_layers if self.experts > 1 else 0)
         return (
@@ -120,9 +118,7 @@ class TransformerShape:
 
 
 def stated_shape(job: Job, scope: Scope, source: str) -> TransformerShape | None:
-    """Return the shape that one source states; None if the number of layers, the width or the number of heads is not
-    certain.
-    """
+    """Return the shape that one source states; None unless layers, width and heads are certain."""
     claims: list[Claim] = []
 
     def number(quantity: str) -> int | None:
@@ -251,9 +247,7 @@ class Part:
 
 
 def device_memory(job: Job, launch: Launch) -> tuple[Part, ...]:
-    """Return the parts of the memory of each GPU; empty if the model or its division among the ranks is unknown, or if
-    only a part of the model is trained.
-    """
+    """Return the parts of each GPU's memory; empty if model or division is unknown, or only a part is trained."""
     scope = launch.scope
     if uses_less_memory(launch):
         return ()
@@ -355,9 +349,7 @@ def _zero_stage(job: Job, launch: Launch) -> int | None:
 
 
 def _stored_micro_batches(job: Job, launch: Launch, micro_batch: int, replicas: int | None, stages: int) -> int:
-    """Return the number of micro batches whose activations the first stage of a pipeline stores, at most the number of
-    stages.
-    """
+    """Return the number of micro batches whose activations the first stage stores, at most the number of stages."""
     global_batch = _setting_number(job, launch, "train_batch_size", default=None)
     if global_batch is None or replicas is None:
         return 1

@@ -54,9 +54,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's attempts with the same result to connect to another member's port: the first at `since_s`, the latest
-    at `at_s`.
-    """
+    """A member's equal results of connecting to another's port: the first at `since_s`, the last at `at_s`."""
 
     result: str
     error: str
@@ -139,9 +137,7 @@ class RankView:
 
     @property
     def unable_s(self) -> float:
-        """Return the seconds since its main thread last moved in which the member could not run, because it had no CPU,
-        or was stopped or frozen.
-        """
+        """Return the seconds since its last move in which the member had no CPU, or was stopped or frozen."""
         return max(0.0, (self.starved_s or 0.0) + self.silent_s - self.idle_at_change_s)
 
     @property
@@ -152,9 +148,7 @@ class RankView:
 
     @property
     def consequence(self) -> bool:
-        """Return whether the member ended because of another rank: it reports so itself, or a library aborted the
-        process after the connection of a peer broke.
-        """
+        """Return whether the member ended because of another rank: by its report, or aborted after losing a peer."""
         if self.failure is None:
             return False
         if self.failure.kind == "blocked" and self.started:
@@ -347,9 +341,7 @@ def _number(value: Any) -> int:
 
 
 def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
-    """Return the members that these requests start. If two members have the same number, the later member gets a number
-    after all others.
-    """
+    """Return the members that these requests start. A later member with a number in use gets a new one."""
     members: dict[int, Member] = {}
     for request in requests:
         params = request.params

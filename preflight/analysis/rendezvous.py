@@ -204,9 +204,7 @@ def _unused_indexes(role: str, hellos: Sequence[Hello]) -> list[int]:
 
 
 def _find_odd_count(hellos: Sequence[Hello], views: Views, *, role: str) -> _Mismatch | None:
-    """Return a member that was configured with another count of a role; the correct count is the number of members of
-    the role.
-    """
+    """Return a member that was configured with a count of a role other than the number of its members."""
     started = sum(view.role == role for view in views.values())
     return _find_odd(
         hellos, lambda hello: hello.counts.get(role), lambda value: f"{value} {role}s", correct_value=started
@@ -235,9 +233,7 @@ def _find_odd(
     *,
     correct_value: Any = None,
 ) -> _Mismatch | None:
-    """Return the member whose setting differs from that of most others, or from `correct_value` if any member has it;
-    None if all settings are equal.
-    """
+    """Return the member whose setting differs from most others, or from `correct_value` if any has that; else None."""
     hellos_by_value: dict[Any, list[Hello]] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         value = value_of(hello)
@@ -266,9 +262,7 @@ def _find_odd(
 
 
 def _find_odd_parameters(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return a member that trains other parameters, or assigns parameters to the servers differently, with the first
-    difference.
-    """
+    """Return a member that trains or assigns other parameters, with the first difference."""
     mismatch = _find_odd(hellos, lambda hello: hello.parameters or None, str)
     if mismatch is None:
         return None
@@ -319,9 +313,7 @@ _COMPARISONS: tuple[Callable[[Sequence[Hello], Views], _Mismatch | None], ...] =
 
 
 def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | None:
-    """Return the result for an index that every member expects, but for which no process was started; None if there is
-    none.
-    """
+    """Return the result for an index that every member expects but that no process has; None without one."""
     for role in dict.fromkeys(hello.role for hello in hellos):
         unused_indexes = _unused_indexes(role, hellos)
         if not unused_indexes:
@@ -343,9 +335,7 @@ def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | Non
 
 
 def find_taken_endpoint(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return rank 0 if it cannot listen on the master's port, or a server that cannot listen on its own port; None if
-    there is none.
-    """
+    """Return rank 0 or a server that cannot listen on its port; None if all can."""
     for view in by_time(views, lambda v: v.problem_at("listen")):
         problem = view.problem("listen")
         assert problem is not None
@@ -375,9 +365,7 @@ def find_unresolved_master(views: Views, now_s: float, limits: Limits) -> Culpri
 
 
 def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return the rank to blame if ranks cannot connect to the master's port although rank 0 listens on it; None if
-    there are none.
-    """
+    """Return the rank to blame if ranks cannot connect to rank 0 although it listens; None if all can."""
     master = views.get(0)
     if master is None or master.role != RANK or not master.listening_at:
         return None
@@ -407,9 +395,7 @@ def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culpr
 
 
 def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
-    """Return the result for a collective that all ranks entered and none left: a rank that advertises loopback, or else
-    the network.
-    """
+    """Return the result for a collective that no rank left: a rank that advertises loopback, or the network."""
     has_several_nodes = len({v.node for v in views.values()}) > 1
     loopback_members = [v for v in views.values() if is_loopback(v.advertised) and not v.interface]
     if has_several_nodes and loopback_members:
@@ -494,9 +480,7 @@ def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
 
 
 def _dial_cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
-    """Return the results of connecting that can already be judged, without successes within one node, which prove
-    nothing about the network.
-    """
+    """Return the results of connecting that count already, without successes within one node, which prove nothing."""
     cells: list[Cell[Dial]] = []
     for worker in views.values():
         for number, dial in sorted(worker.dials.items()):

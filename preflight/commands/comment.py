@@ -124,9 +124,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def changed_lines(old: Sequence[str], new: Sequence[str]) -> frozenset[int]:
-    """Return the numbers (from 1) of the lines of `new` that are not in `old`. Between the first and the last
-    difference of large files, all lines count.
-    """
+    """Return the line numbers (from 1) that are new in `new`; in large files the range of all differences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1

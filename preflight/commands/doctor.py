@@ -312,9 +312,7 @@ def examine(
 
 
 def interpreters(pythons: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the Pythons that ranks might use here: the named ones, that of an active environment, the first on PATH,
-    and preflight's own.
-    """
+    """Return the Pythons that ranks might use: named ones, the environment's, the first on PATH, preflight's own."""
     named = [shutil.which(python) or python for python in pythons]
     active = [
         str(Path(environment[name]) / "bin" / "python")

@@ -127,9 +127,7 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
 
 
 def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
-    """Apply all edits of a fix to the drafts, or none of them. Returns the reason if the edits were not applied, else
-    an empty string.
-    """
+    """Apply all edits of a fix to the drafts, or none of them; return the reason for none, else an empty string."""
     edits: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
         draft = drafts[edit.path]

@@ -55,9 +55,7 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project. `others` is whether it is a submodule, which others
-    maintain.
-    """
+    """A folder with jobs that may not belong to the project. `others`: it is a submodule that others maintain."""
 
     path: str
     jobs: int
@@ -141,9 +139,7 @@ def _systems(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
-    """Return the folders with files of jobs that may not belong to the project; none if these folders contain all
-    jobs.
-    """
+    """Return the folders with jobs that may not belong to the project; none if they contain all jobs."""
     at = [_foreign_folder(job.name) for job in jobs]
     file_counts = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)

@@ -117,9 +117,7 @@ def _wrap(page: str, width: int | None) -> str:
 
 
 def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
-    """Return one line per rule or check (`text`; two if it is wider than `width`), all metadata (`json`), or everything
-    (`markdown`).
-    """
+    """Return one or two lines per rule or check (`text`), all metadata (`json`), or everything (`markdown`)."""
     found = all_items(site_rules)
     if output == "markdown":
         return "\n".join(pages(found).values())

@@ -161,9 +161,7 @@ class _Change:
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:
-        """Return the job if the change touches it; otherwise its notes on changed files that must be read, or None if
-        there are no such notes.
-        """
+        """Return the job if the change touches it; else its notes on changed files that must be read; else None."""
         # Each file is compared, so that `changed` has all of them.
         unchanged = [self._is_unchanged(file.path) for file in job.files]
         if not all(unchanged) or any(self._is_removed(reference.target) for reference in job.references):

@@ -102,9 +102,7 @@ def outcomes_of(
 def _add_default_warnings(
     rule: Rule, job: Job, outcomes: list[Outcome], chosen_severity: Severity | None
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of a rule, and a warning for each subject that is undecided, but has an error with the
-    defaults of the scripts.
-    """
+    """Yield the outcomes, and a warning for each undecided subject with an error under the scripts' defaults."""
     yield from outcomes
     unknown = {outcome.subject for outcome in outcomes if outcome.status is Status.UNKNOWN}
     if job.by_default is None or not unknown:
@@ -254,9 +252,7 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str, *, chosen_sever
 
 
 def _finding(meta: Meta, job: Job, verdict: Verdict, chosen_severity: Severity | None) -> Finding:
-    """Return the finding. Its severity is the user's choice, otherwise the author's, and is never higher than its
-    confidence allows.
-    """
+    """Return the finding. Its severity is the user's or the author's choice, limited by its confidence."""
     confidence = verdict.confidence or meta.confidence
     severity = chosen_severity or _lower_severity(verdict.severity, meta.severity)
     if severity is Severity.ERROR and (confidence is not Confidence.HIGH or _depends_on_guess(job, verdict)):
@@ -317,9 +313,7 @@ def judge_without_crashing_nodes(judge: Judge[T], fleet: Fleet, facts: Facts) ->
             return error
 
     def search(candidates: list[str], excluded_names: list[str]) -> None:
-        """Add to `problems` the candidates whose facts make `judge` crash, if the facts of `excluded_names` are
-        excluded.
-        """
+        """Add to `problems` the candidates whose facts crash `judge` when `excluded_names` are excluded."""
         if len(problems) > MAX_NODES:
             return
         attempt_result = attempt({**problems, **dict.fromkeys(excluded_names, "")})

@@ -199,9 +199,7 @@ def _backend(job: Job, launch: Launch) -> str:
 
 
 def _rendezvous_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
-    """Return the seconds of the first wait: between the agents of a launcher, or between ranks when their process group
-    forms; None if unknown.
-    """
+    """Return the seconds of the first wait: of launcher agents, or of ranks in group setup; None if unknown."""
     if launch.launcher not in _ELASTIC_LAUNCHERS:
         return _group_timeout(job, launch)
     if any(Known(True) == claim.value for claim in job.setting("standalone", launch.scope)):
@@ -222,9 +220,7 @@ def _rendezvous_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
 
 
 def _group_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
-    """Return the seconds that ranks wait in their process group, for each other or in a collective; None if
-    unknown.
-    """
+    """Return the seconds that ranks wait in group setup or in a collective; None if unknown."""
     timeouts = job.setting("process_group_timeout_s", launch.scope) or job.setting("process_group_timeout_s")
     if any(claim.strength > Strength.DEFAULT for claim in timeouts):
         return _smallest_number(timeouts)
@@ -537,9 +533,7 @@ class Report:
         object.__setattr__(self, "summary", count_findings(self.findings, self.suppressed))
 
     def __repr__(self) -> str:
-        """Return one line with the command, the verdict and the numbers. `preflight.engine.report.to_json` returns the
-        complete report.
-        """
+        """Return one line with command, verdict and counts; `preflight.engine.report.to_json` returns everything."""
         return f"<Report of {self.run.verb}: {self.verdict.value}, {self._numbers()}>"
 
     def _repr_html_(self) -> str:

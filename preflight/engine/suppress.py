@@ -101,9 +101,7 @@ class _Suppressor:
         return self.recording.configuration
 
     def split(self, finding: Finding) -> Iterator[Finding]:
-        """Yield a finding with its suppression; if a waiver covers only some of its nodes, yield a finding for each
-        part.
-        """
+        """Yield a finding with its suppression, in parts if a waiver covers only some of its nodes."""
         first_line = (finding.locations[0].path, finding.locations[0].line) if finding.locations else ("", 0)
         comments = [comment for comment in self._on_line.get(first_line, ()) if _names_rule(comment, finding)]
         waivers = [waiver for waiver in self._configuration.waivers if self._is_waived_by(waiver, finding)]
@@ -220,9 +218,7 @@ class _Suppressor:
                 yield entry
 
     def _could_suppress(self, waiver: Waiver, judged_rules: set[tuple[str, str]]) -> bool:
-        """Return whether this run could have found the waived fault: a run over one file finds no faults in other
-        files.
-        """
+        """Return whether this run could have found the waived fault, which may be in a file that it did not read."""
         if not any(matches(id, name, (waiver.rule,)) for id, name in judged_rules):
             return False
         if waiver.hosts and not _host_names(waiver.hosts) & {record.node.name for record in self.recording.nodes}:

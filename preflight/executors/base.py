@@ -228,15 +228,11 @@ class Executor(abc.ABC):
         """
 
     async def aclose(self) -> None:  # noqa: B027
-        """Release the resources shared by channels, and those allocated by `gather`. Called last, possibly more than
-        once.
-        """
+        """Release the resources of channels and of `gather`. Called last, possibly more than once."""
 
 
 def target_of(node: Node) -> str:
-    """Return the address for connecting to a node, otherwise its name. Raises ExecutorError for an invalid host
-    name.
-    """
+    """Return the address for connecting to a node, else its name. Raises ExecutorError for an invalid host name."""
     target = node.address or node.name
     if not is_hostname(target):
         raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")

@@ -199,9 +199,7 @@ def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> I
 
 
 def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
-    """Return the cached code of a module in `folder`, because compiling all modules takes longest; None if the cached
-    code is missing or stale.
-    """
+    """Return the cached code of a module, because compiling takes longest; None if it is missing or stale."""
     if folder is None:
         return None
     path = folder / f"{name.rpartition('.')[2]}.py"
@@ -324,9 +322,7 @@ class _Module:
                 )
 
     def _inner_import_needs(self, statement: ast.stmt) -> Iterator[_Need]:
-        """Yield the imports of a function from its own package at run time. The probe itself must handle any other
-        import.
-        """
+        """Yield what a function imports from its own package at run time; the probe must handle other imports."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for module, wanted in self._sources(node, ""):
@@ -356,9 +352,7 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """Return the imports of the names that probes use, on one line and each from the module that defines the
-        name.
-        """
+        """Return the imports of the facade's names on one line, each from the module that defines it."""
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")

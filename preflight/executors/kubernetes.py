@@ -114,9 +114,7 @@ class KubernetesExecutor(Executor):
         return KubernetesExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this is a pod of an Indexed Job; empty if it is not. In other pods, such as notebooks, ssh or
-        local is intended.
-        """
+        """Return why this is a pod of an Indexed Job, else empty. Other pods, such as notebooks, use ssh or local."""
         if not environment.get("KUBERNETES_SERVICE_HOST"):
             return ""
         index = environment.get("JOB_COMPLETION_INDEX")
@@ -427,9 +425,7 @@ def _own_job(environment: Mapping[str, str]) -> str:
 
 
 def _claimed_job(jobs: tuple[Job, ...]) -> tuple[str, str]:
-    """Return the name and namespace of the first object with pods in the jobs' manifests; both are empty if there is
-    none.
-    """
+    """Return the name and namespace of the first object with pods in the jobs' manifests; else two empty strings."""
     for job in jobs:
         for claim in job.about("workload_name"):
             name = _name(claim)

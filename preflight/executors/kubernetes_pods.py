@@ -43,8 +43,7 @@ TTL_S = 30
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """Identical pods of one object. `count` is None if the manifest does not give it; `template_node` is where the
-    template is."""
+    """Identical pods of one object. `count` is None if unknown; `template_node` locates the template."""
 
     name: str
     count: int | None
@@ -98,9 +97,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
 
 
 def choose_source(text: str, name: str) -> PodSource:
-    """Return the object with this name or, without a name, the only object. Raises UsageError if no object or more than
-    one matches.
-    """
+    """Return the object with this name, else the only object. Raises UsageError unless exactly one matches."""
     found = [source for source in pod_sources(text) if not name or source.name == name]
     if len(found) == 1:
         return found[0]

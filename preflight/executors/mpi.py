@@ -152,9 +152,7 @@ def mpi_family(version: str) -> str:
 
 
 def command(program: str, family: str, target: str, nonce: str, *, root: bool) -> list[str]:
-    """Return the mpirun command that starts an agent on one node. The agent is not bound, so that it sees all cores of
-    the node.
-    """
+    """Return the mpirun command that starts an agent on a node, not bound, so that it sees all cores."""
     shell = ["/bin/sh", "-c", bootstrap.shell_line(nonce)]
     if family == "hydra":
         return [program, "-n", "1", "-hosts", target, "-bind-to", "none", *shell]

@@ -226,9 +226,7 @@ class PipeChannel:
             await anyio.sleep(len(piece) / self._bytes_per_s)
 
     def send_nowait(self, frame: bytes) -> None:
-        """Send one short frame from any thread. The frame is skipped if another frame is being written, or if sending
-        would block.
-        """
+        """Send one short frame from any thread; skip it if another is being written or sending would block."""
         if not self._sending.acquire(blocking=False):
             return
         try:
@@ -352,9 +350,7 @@ async def start_agent(
 
 
 def _printed_lines(text: str) -> str:
-    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty if it
-    printed none.
-    """
+    """Return the last lines that a node printed instead of starting Python, to end a message; empty if none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " | ".join(lines[-_PRINTED_LINES:])
     return f'; the node printed: "{shown[-_PRINTED_CHARACTERS:]}"' if shown else ""

@@ -53,9 +53,7 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class RayExecutor(Executor):
-    """Runs agents as child processes of Ray actors. `settings` are the options; `environment` is added to that of the
-    driver.
-    """
+    """Runs agents as children of Ray actors. `settings` are the options; `environment` is added to the driver's."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)

@@ -637,9 +637,7 @@ class SlurmExecutor(Executor):
             await allocation.aclose()
 
     async def _end_steps(self, job: str) -> None:
-        """Cancel the steps that the controller still lists as ours: they remain if srun was killed before their
-        launch.
-        """
+        """Cancel steps that the controller still lists as ours: they remain if srun was killed before the launch."""
         listing = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
         lines = (await run_tool(listing, deadline_s=REQUEST_S / 2)).output.splitlines()
         steps = [words[0] for words in map(str.split, lines) if words[1:] == [self._step]]

@@ -171,9 +171,7 @@ class SshExecutor(Executor):
         return lines[0] if lines else f"{self.program} of an unknown version"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError if its list is
-        unreadable.
-        """
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError for a bad list."""
         found = None if request.named_nodes else read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None
 

@@ -295,9 +295,7 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Return the requirement of a text like `gpus=8` or `driver>=535`. Raises ValueError for any other text, with the
-    reason and the known names.
-    """
+    """Return the requirement in a text like `gpus=8` or `driver>=535`. Raises ValueError with the known names."""
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
         raise ValueError("expected NAME=VALUE, NAME==VALUE or NAME>=VALUE, as in gpus=8 or driver>=535")

@@ -188,9 +188,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _check_bounds(data: bytes) -> None:
-    """Raise ValueError, with the line number if one line is at fault, if a document is larger or deeper than any
-    recording.
-    """
+    """Raise ValueError, with a line number if possible, if a document is larger or deeper than any recording."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has {len(data)} bytes; a recording has at most {MAX_BYTES}")
     is_own = data.startswith(_BEGINNING)

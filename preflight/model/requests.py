@@ -113,9 +113,7 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A message or an observed event of a running child process, at `at_s` seconds since the run began, by the head's
-    clock.
-    """
+    """A message or an observed event of a running child, `at_s` seconds after the run began by the head's clock."""
 
     request_key: str
     node: str

@@ -343,9 +343,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 
 def _assignment_hint(at: Place | Evidence, remedy: str) -> str:
-    """Return a sentence with the assignment to edit, if the primary claim names a variable and the remedy does not
-    mention the assignment; otherwise empty.
-    """
+    """Return the assignment to edit as a sentence, if the claim names a variable and the remedy has no such hint."""
     assignment = format_assignment(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""

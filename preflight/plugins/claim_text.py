@@ -30,9 +30,7 @@ def placed(claim: Claim) -> str:
 
 
 def where(claim: Claim) -> str:
-    """Return the file and the line of a claim as `train.sbatch:3`. If an argument gives its value, the line is that of
-    the call.
-    """
+    """Return file and line of a claim as `train.sbatch:3`; of the call if an argument gives the value."""
     span = argument_of(claim) or claim.span
     return f"{span.path}:{span.line}"
 

@@ -39,9 +39,7 @@ AskSubjects: TypeAlias = Callable[[Job], Iterator[SubjectQuestion]]
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
-    """Yield the id, the scope and the launch of each launch; if there is none, the name and the scope of the job, and
-    None.
-    """
+    """Yield id, scope and launch of each launch; without launches, name and scope of the job, and None."""
     if not job.launches:
         yield job.name, WHOLE_JOB, None
     for launch in job.launches:

@@ -132,9 +132,7 @@ class Broken:
 
 
 class Loaded(NamedTuple):
-    """The content of one entry-point group: the objects in pack order, the items that could not be loaded, and the
-    distributions.
-    """
+    """The content of an entry-point group: objects in pack order, items that could not be loaded, distributions."""
 
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
@@ -482,9 +480,7 @@ def _name_and_version(distribution: Distribution) -> str:
 
 
 def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
-    """Return the objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or
-    check defined there.
-    """
+    """Return the objects of a pack entry: of `module:attribute`, or every rule or check defined in `module`."""
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
         resolved = _resolve(entry)
         return resolved if isinstance(resolved, tuple) else (resolved,)

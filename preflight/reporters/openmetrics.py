@@ -163,9 +163,7 @@ def _single_node_families(report: Report) -> Iterator[Family]:
 
 
 def _measurement_families(report: Report) -> Iterator[Family]:
-    """Yield one family per measured quantity. A counter of a node is written as a gauge, because the node counts and
-    not preflight.
-    """
+    """Yield one family per measured quantity; counters as gauges, because the node counts and not preflight."""
     for item in report.measurements:
         quantity = item.quantity
         # Prometheus counts in bytes; people and other outputs count the speed of links in bits.

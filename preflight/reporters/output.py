@@ -268,9 +268,7 @@ def _umask() -> int:
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if neither variable locates a
-    folder.
-    """
+    """Return `$XDG_STATE_HOME/preflight`, else `~/.local/state/preflight`; None if neither variable is set."""
     return user_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 

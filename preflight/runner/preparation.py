@@ -529,9 +529,7 @@ class Planner:
         return self._requests(stage, fleet, facts, [check.plan for check in self.checks])
 
     def follow_up(self, stage: str, fleet: Fleet, facts: Facts) -> list[Request]:
-        """Return the additional requests that the facts of this stage make necessary; some may have been sent
-        already.
-        """
+        """Return the further requests that the facts of this stage make necessary; some may be sent already."""
         return self._requests(stage, fleet, facts, [check.follow_up for check in self.checks])
 
     def _requests(self, stage: str, fleet: Fleet, facts: Facts, plans: Sequence[PlanRequests | None]) -> list[Request]:

@@ -254,9 +254,7 @@ class _LiveRun:
             self._nodes = fleet.records
 
     async def _gather(self, choice: ExecutorChoice) -> tuple[Node, ...]:
-        """Return the nodes, if there are any. On failure, the executor releases the resources that it allocated for
-        them.
-        """
+        """Return the nodes, if there are any. On failure, the executor releases what it allocated."""
         options = self._options
         self._current_stage = ("gather", self.now())
         ends = self.now() + options.gather_deadline

@@ -101,9 +101,7 @@ class RunningRequest:
         return self._answer
 
     async def result(self) -> Done | Failed:
-        """Wait for the answer, at most for the request's own deadline plus a few seconds; after a cancellation, only
-        for these seconds.
-        """
+        """Wait for the answer, for the request's deadline plus a few seconds; after a cancellation only for these."""
         allowed = self.request.start_s + self.request.deadline_s + GRACE_S
         with anyio.move_on_after(allowed) as self._wait:
             self._shorten_wait()
@@ -386,9 +384,7 @@ class AgentSession:
             yield message
 
     def _handle_all(self, messages: Iterator[Any]) -> bool:
-        """Handle these messages. Returns False if one of them makes the node count as lost. Never raises for the
-        node.
-        """
+        """Handle these messages; return False if one makes the node count as lost. Never raises for the node."""
         try:
             for message in messages:
                 self._handle(message)
@@ -552,9 +548,7 @@ class OpenFleet:
         return self._sessions[name] if name in self._sessions else self._problems[name]
 
     def ship(self, modules: Modules) -> None:
-        """Send further modules to the agents, which can then import them. Raises BundleError when they are far too
-        large.
-        """
+        """Send further modules that agents can then import. Raises BundleError if they are far too large."""
         if modules:
             shipment = pack_extra_modules(modules)
             for session in self._sessions.values():

@@ -65,9 +65,7 @@ SESSION_S = 12 * 3600
 
 
 class Access:
-    """Compares tokens, and makes cookies that only this process accepts. Without a token, everybody may see the
-    page.
-    """
+    """Compares tokens, and makes cookies that only this process accepts. Without a token, the page is public."""
 
     def __init__(self, token: str, *, clock: Callable[[], float] = time.time) -> None:
         self._token = _digest(token) if token else b""

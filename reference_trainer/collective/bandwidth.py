@@ -90,9 +90,7 @@ def bus_bandwidth(operation: str, message_bytes: int, seconds: float, world_size
 
 
 def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -> int:
-    """Return the bytes that a node must receive from other nodes in all calls of an all-gather (the parts of others) or
-    an all-reduce (one sum).
-    """
+    """Return the bytes that a node must receive from others in all calls of an all-gather or an all-reduce."""
     calls = len(timed.times_s) + 1
     if timed.operation == messages.ALL_GATHER:
         return calls * timed.message_bytes * (world_size - local_ranks) // world_size
@@ -338,9 +336,7 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
 
 
 def _work(torch: Any, device: Any) -> Callable[[], float | None]:
-    """Return a function that does a piece of work (a few tens of milliseconds on a CPU, a few on a GPU) and returns the
-    GPU's own time for it.
-    """
+    """Return a function that works for some tens of ms on a CPU (a few on a GPU) and returns the GPU's own time."""
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)
         out = torch.empty_like(matrix)

@@ -67,16 +67,12 @@ class ExactCompute:
 
 
 def operands() -> tuple[list[list[int]], list[list[int]]]:
-    """Return the repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH`
-    integers.
-    """
+    """Return the repeating rows of the left and columns of the right operand: `PERIOD` lists of `DEPTH` integers."""
     return _integers(1), _integers(2)
 
 
 def _integers(seed: int) -> list[list[int]]:
-    """Return numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical
-    Recipes).
-    """
+    """Return numbers from -63 to 63 of a linear congruential generator (constants of Numerical Recipes)."""
     state, rows = seed, []
     for _ in range(PERIOD):
         row = []
@@ -182,9 +178,7 @@ _SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision
 
 
 def _exact_sums(torch: Any) -> dict[str, Any]:
-    """Forbid rounding of partial sums to 16 bits. Returns the former settings; old versions of torch lack some of
-    them.
-    """
+    """Forbid rounding of partial sums to 16 bits; return the former settings, some of which old torch lacks."""
     settings = torch.backends.cuda.matmul
     saved: dict[str, Any] = {}
     for name in _SUMS:
@@ -278,9 +272,7 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Return whether other processes computed on the GPU, so that the figures show only the capacity that they
-        left.
-        """
+        """Return whether other processes used the GPU, so that the figures show only the remaining capacity."""
         return self.before.busy or self.after.busy
 
 
@@ -463,9 +455,7 @@ class _Measurement:
     def _time_runs(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Return the seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is
-        timed.
-        """
+        """Return the seconds of each run by the GPU's clock; runs are queued by fives, so that no pause counts."""
         cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
         for _ in range(WARM_UP):
             run()

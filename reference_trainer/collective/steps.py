@@ -40,9 +40,7 @@ class TrainingResult:
 
 
 def shard(rank: int, device: Any) -> tuple[Any, Any]:
-    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
-    int64[BATCH].
-    """
+    """Return a rank's samples: float32[BATCH, INPUTS] around one centre per class, and classes int64[BATCH]."""
     import torch
 
     fixed = torch.Generator().manual_seed(20177)
@@ -65,9 +63,7 @@ def build(device: Any) -> Any:
 def train(
     model: Any, data: tuple[Any, Any], steps: int, *, before: Callable[[int], Any], after: Callable[[int], Any]
 ) -> TrainingResult:
-    """Run `steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several
-    ranks.
-    """
+    """Run `steps` steps of SGD, with `before` and `after` around each. `model` is wrapped for several ranks."""
     import torch
 
     samples, labels = data

@@ -73,9 +73,7 @@ def stack(arrays: Sequence[Any]) -> Any:
 
 
 def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
-    """Return how many float32 elements differ in any bit, and the first of them in row-major order; (0, -1) if none
-    differ.
-    """
+    """Return how many float32 elements differ in any bit, and the first in row-major order; (0, -1) if none."""
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1)
     if library.__name__ == "numpy":
@@ -86,9 +84,7 @@ def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
 
 
 def first_wrong(got: Any, expected: Any, where: Any) -> int:
-    """Return the first element, row-major, that differs in any bit and whose `where` is not 0; -1 if no element
-    does.
-    """
+    """Return the first element, row-major, that differs in any bit where `where` is not 0; -1 if none does."""
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1) & (where != 0)
     found = mask.nonzero()[0] if library.__name__ == "numpy" else mask.nonzero().flatten()
@@ -145,9 +141,7 @@ class JsonLines:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, ends: float) -> dict[str, Any] | None:
-        """Return the next line; None at the deadline `ends` (of `time.monotonic`). Raises ConnectionError at the end of
-        the connection.
-        """
+        """Return the next line; None at `ends` (of `time.monotonic`). Raises ConnectionError at the end."""
         while b"\n" not in self._received:
             left = ends - time.monotonic()
             if left <= 0:
@@ -160,9 +154,7 @@ class JsonLines:
         return self._next()
 
     def ready(self) -> dict[str, Any] | None:
-        """Return the next line of a readable connection if it has arrived completely, else None. Raises ConnectionError
-        at the end of the connection.
-        """
+        """Return the next line if it has arrived completely, else None. Raises ConnectionError at the end."""
         if b"\n" not in self._received:
             try:
                 self._take()

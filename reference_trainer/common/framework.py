@@ -27,9 +27,7 @@ from reference_trainer.common.progress import Progress
 
 
 def is_paddle(params: dict[str, Any]) -> bool:
-    """Return whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no
-    torch.
-    """
+    """Return whether this rank trains with paddle: by `framework`, or because the interpreter lacks torch."""
     import importlib.util
 
     name = str(params.get("framework", ""))
@@ -170,9 +168,7 @@ def set_interface(params: dict[str, Any], backend: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the first line of an error, and the reason that NCCL gives, which torch prints on a later
-    line.
-    """
+    """Return the type and first line of an error, and NCCL's reason, which torch prints on a later line."""
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
     first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]

@@ -241,9 +241,7 @@ def _first_host(nodes: str) -> str:
 
 
 def _slurm_port(job: str) -> str:
-    """Return a port that differs between jobs, derived from the last digits of the job's id as Lightning and
-    others do.
-    """
+    """Return a port that differs between jobs, from the last digits of the job's id, as in Lightning."""
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
 
 

@@ -30,9 +30,7 @@ _MANTISSA_BITS = 13
 
 
 def elements_of(message_bytes: int, world_size: int) -> int:
-    """Return the number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and
-    consist of whole windows.
-    """
+    """Return the elements of a message of about this size: all ranks' parts are equal, in whole windows."""
     step = world_size * oracle.windows(world_size) * oracle.MANTISSA_EVERY
     return max(1, round(message_bytes / 4 / step)) * step
 

@@ -110,9 +110,7 @@ class StarvationClock:
 
 
 def _stat_files(root: str, own_group: str) -> list[str]:
-    """Return possible locations of cpu.stat: that of this process's own group as the process sees it, or else that of
-    the visible root.
-    """
+    """Return possible paths of cpu.stat: of this process's own group, else of the visible root."""
     paths: list[str] = []
     try:
         with open(own_group) as file:

@@ -155,9 +155,7 @@ def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout
 
 
 def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, world_size: int, obstacle: str) -> None:
-    """Publish this rank's identity, and check that the others belong to the same run. A mismatch is reported and ends
-    the rank.
-    """
+    """Publish this rank's identity and compare it with the others'; a mismatch is reported and ends the rank."""
     own = {"world_size": world_size, "run_id": str(params.get("run_id", "")), "host": socket.gethostname()}
     if store.add(f"preflight/claimed/{progress.rank}", 1) > 1:
         _mismatch(progress, "rank", f"rank {progress.rank}", "the same, by another process", progress.rank)
@@ -327,9 +325,7 @@ def dial_until(
     on_dialled: Callable[[DialResult], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> DialResult:
-    """Dial until the port opens or `timeout_s` has passed, and return the last result; `on_dialled` is called with each
-    new result.
-    """
+    """Dial until the port opens or `timeout_s` has passed; return the last result. `on_dialled` gets each new one."""
     ends = time.monotonic() + timeout_s
     before = ""
     while True:

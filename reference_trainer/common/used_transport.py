@@ -64,9 +64,7 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
 
 
 def counted_between(before: CardCounters, after: CardCounters) -> CardCounters:
-    """Return the difference between two counts, without counters that are new or have decreased (after a reset of the
-    card).
-    """
+    """Return the difference between two counts, without counters that are new or decreased (after a reset)."""
     problems = [text for text in dict.fromkeys((before.problem, after.problem)) if text]
     return CardCounters(
         _differences(before.interfaces, after.interfaces), _differences(before.ports, after.ports), "; ".join(problems)
@@ -83,9 +81,7 @@ def _differences(before: dict[str, list[int]], after: dict[str, list[int]]) -> d
 
 
 def _by_psutil() -> dict[str, list[int]] | None:
-    """Return bytes sent and received by interface as counted by psutil; None if the rank's Python has no usable
-    psutil.
-    """
+    """Return bytes sent and received by interface as counted by psutil; None if it is not usable."""
     try:
         import psutil
 

@@ -139,9 +139,7 @@ class RankWatchdog:
         self.end_run(f"{self._name()}: {reason}")
 
     def finished(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
-        """Finish this rank. Returns the verdict on all ranks; the reason if there is no verdict; and, on rank 0, the
-        summaries of all ranks.
-        """
+        """Finish this rank; return the verdict, the reason if there is none, and (on rank 0) all summaries."""
         self._closing = True
         place, store = self._place, self._store
         if store is None:
@@ -266,9 +264,7 @@ class RankWatchdog:
         return str(store.get("failure").decode())
 
     def _publish_reason(self, reason: str) -> None:
-        """Publish the reason if no rank has published one; otherwise confirm that this rank has read the
-        published one.
-        """
+        """Publish the reason if no rank has; otherwise confirm that this rank has read the published one."""
         if self._lines is not None:
             self._lines.fail(reason)
         try:
@@ -291,9 +287,7 @@ class RankWatchdog:
             return
 
     def _await_culprit(self) -> str:
-        """Return the reason that another rank published, or a message about the rank that fell silent; empty if there
-        is neither.
-        """
+        """Return another rank's published reason, or a message about a silent rank; empty if there is neither."""
         ends = time.monotonic() + SILENT_S + 2 * POLL_S
         while self._lines is not None and time.monotonic() < ends:
             if self._lines.reason:

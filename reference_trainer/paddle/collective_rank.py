@@ -211,9 +211,7 @@ def _train_and_compare(
 
 
 def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
-    """Return the SHA-256 of every rank's weights, by rank. They are sent as 32-bit numbers, which every backend
-    supports.
-    """
+    """Return the SHA-256 of every rank's weights, by rank, sent as 32-bit numbers, which all backends support."""
     import numpy
 
     mine = numpy.frombuffer(bytes.fromhex(own_values), dtype="uint8").astype("int32")
@@ -233,9 +231,7 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
 
 
 def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
-    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
-    int64[BATCH].
-    """
+    """Return a rank's samples: float32[BATCH, INPUTS] around one centre per class, and classes int64[BATCH]."""
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -261,9 +257,7 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; `before` and `after` are called around
-    each step.
-    """
+    """Run `steps` steps of SGD on `wrapped` (`model` in DataParallel), with `before` and `after` around each."""
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
@@ -301,9 +295,7 @@ def digest(model: Any) -> str:
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
 ) -> float | None:
-    """Return the largest difference between `model` and that of one process that trained on all shards; None if it is
-    not compared.
-    """
+    """Return the largest difference from one process that trained on all shards; None if not compared."""
     import numpy
 
     if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:

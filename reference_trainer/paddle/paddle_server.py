@@ -127,9 +127,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
 
 
 def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Return the dense parameters after the last push of every worker, and their SHA-256. They are read repeatedly
-    until they no longer change.
-    """
+    """Return the dense parameters after all pushes, and their SHA-256, read until they no longer change."""
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
     digest = ""
@@ -280,9 +278,7 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """Return the server's version of paddle once the import has succeeded. Raises ProbeUnavailable with the
-        process's output if it fails.
-        """
+        """Return the server's version of paddle after its import. Raises ProbeUnavailable with its output."""
         ends = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
@@ -384,9 +380,7 @@ def own_values(config: Settings) -> dict[str, Any]:
 
 
 class ServerConnections:
-    """A worker's connections to the servers' processes: for the handshake, the barriers, and detecting the loss of a
-    server.
-    """
+    """A worker's connections to server processes, for handshake, barriers, and detecting a lost server."""
 
     def __init__(self, config: Settings, progress: Progress) -> None:
         self._config = config
@@ -563,9 +557,7 @@ def load_paddle() -> Any:
 
 
 class Program:
-    """The program of one process, for its role. `geo_steps` is the number of local steps between two exchanges of geo
-    mode.
-    """
+    """The program of a process, for its role. `geo_steps` is the number of local steps between geo exchanges."""
 
     def __init__(self, paddle: Any, config: Settings) -> None:
         from paddle.distributed import fleet

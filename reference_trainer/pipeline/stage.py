@@ -137,9 +137,7 @@ def _share(before: float | None, after: float | None, computed_s: float) -> floa
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
 ) -> tuple[list[float], float, float]:
-    """Return, for the slowest replica, the time per microbatch by stage; then the mean working time of the stages, and
-    the longest step.
-    """
+    """Return the slowest replica's time per microbatch by stage, the mean working times, and the longest step."""
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
     collectives.maximum(times, "times of the pipeline's stages")
@@ -372,9 +370,7 @@ def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """Return the slots of a stage: `stages - 1 - stage` forward passes to fill the pipeline, then one forward and one
-    backward in turn.
-    """
+    """Return a stage's slots: `stages - 1 - stage` forward passes, then one forward and one backward in turn."""
     ahead = min(stages - 1 - stage, microbatches)
     found = [Slot(FORWARD, m) for m in range(ahead)]
     for m in range(microbatches - ahead):
@@ -523,9 +519,7 @@ class ExpectedValues:
         return arrays.stack([self._unit * (quanta * digit), arrays.full(float(digit), self._unit)])
 
     def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
-        """Check the sum of the gradients over all microbatches; a wrong sum shows which microbatch is missing or
-        doubled.
-        """
+        """Check the sum of all microbatches' gradients; a wrong sum shows which one is missing or doubled."""
         expected = self._unit * float(oracle.total(0, self.microbatches))
         found = oracle.compare("", rank, got, expected, unit=self._unit, world_size=self.microbatches)
         if found is None:

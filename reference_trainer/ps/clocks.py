@@ -98,9 +98,7 @@ class Clocks:
                 self.changed.notify_all()
 
     def await_read(self, worker: int, clock: int, on_wait: Callable[[Sequence[int]], None]) -> float:
-        """Wait until a worker at `clock` may read. Returns the seconds waited; `on_wait` is called every second with
-        the awaited workers.
-        """
+        """Wait until a worker at `clock` may read; return the seconds. `on_wait` gets the awaited workers."""
         if self.mode in (ASYNC, GEO):
             self.reads(worker, clock)
             return 0.0

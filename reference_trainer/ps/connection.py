@@ -129,9 +129,7 @@ class PullReply:
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
-        """Return whether nothing writes to the parameters: while the workers of a synchronous round read, between
-        phases, or with a single worker.
-        """
+        """Return whether nothing writes: during a synchronous round's reads, between phases, with one worker."""
         config = self._host.config
         between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
         return config.mode == clocks.SYNC or config.workers == 1 or between
@@ -254,9 +252,7 @@ def send_notice_of_wait(channel: Channel, workers: Sequence[int]) -> None:
 
 
 def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
-    """Wait as a backup worker until server 0 chooses the worker that it replaces; the backup worker tells the other
-    servers.
-    """
+    """Wait as a backup worker until server 0 chooses the worker to replace; it then tells the other servers."""
     peer.channel.limit_s = host.config.timeout_s
     while host.config.index == 0:
         with host.clocks.changed:

@@ -67,9 +67,7 @@ class HostTensor:
 
 
 def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
-    """Return the bytes of a contiguous tensor on the host, which must be kept until they are sent; empty for an empty
-    tensor.
-    """
+    """Return the bytes of a contiguous host tensor, to be kept until sent; empty for an empty tensor."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return ()
@@ -108,9 +106,7 @@ _GPU_BUFFERS = 3
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a push or a read: a worker at a clock. `generation` is 0, and 1 for a backup worker that replaced
-    the worker.
-    """
+    """The origin of a push or a read: a worker at a clock. `generation` is 1 for its backup worker, else 0."""
 
     worker: int
     clock: int
@@ -275,9 +271,7 @@ class Store:
                     self._record_push(shard, piece, source)
 
     def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
-        """Return the versions of one part of a shard, or of all parts: uint32[parts, workers]. The read is recorded if
-        `reader` is given.
-        """
+        """Return the versions of one part of a shard or all: uint32[parts, workers]; `reader` records the read."""
         found = b""
         for number, versions in enumerate(self._versions[shard.number]):
             if part in (-1, number):
@@ -340,9 +334,7 @@ class Store:
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
-        """Apply one piece of a shard, as `apply` does. A GPU may still be reading `numbers` afterwards; see
-        `Slot.free_piece`.
-        """
+        """Apply one piece of a shard. A GPU may still read `numbers` afterwards; see `Slot.free_piece`."""
         with self._locks[shard.number]:
             self._record_push(shard, piece, source)
             if not self.on_host:
@@ -458,9 +450,7 @@ class Slot:
         return self._views[shard.number]
 
     def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
-        """Return, for each piece of a large shard, the tensor and the bytes of its receive buffer. Pieces use the same
-        memory in turn.
-        """
+        """Return each piece of a large shard: tensor and bytes of its receive buffer, which pieces use in turn."""
         found = self._pieces.get(shard.elements)
         if found is None:
             size = piece_of(shard.elements)
@@ -472,9 +462,7 @@ class Slot:
         return found
 
     def free_piece(self, number: int) -> None:
-        """Wait until a GPU has copied the earlier piece from the buffer of this one. On the host there is nothing to
-        wait for.
-        """
+        """Wait until a GPU has copied the earlier piece from this one's buffer; returns at once on the host."""
         event = self._in_use[number % self._buffers]
         if event is not None:
             event.synchronize()
@@ -507,9 +495,7 @@ class Slot:
 
 
 def piece_of(elements: int) -> int:
-    """Return the number of elements that are added at a time for a shard of this size, if it is added while it
-    arrives.
-    """
+    """Return how many elements of a shard of this size are added at a time while it arrives."""
     return max(1, min(PIECE, -(-elements // _MIN_PIECES)))
 
 
@@ -632,9 +618,7 @@ class ExactValues:
         return torch.unique(rows)
 
     def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
-        """Return None if all bits of a shard are right; otherwise the mismatch, with the pushes that explain the wrong
-        elements.
-        """
+        """Return None if all bits of a shard are right, else the mismatch with the pushes that explain it."""
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
@@ -666,9 +650,7 @@ class ExactValues:
     def _explain_mismatch(
         self, mismatch: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
     ) -> Mismatch:
-        """Return the mismatch with the pushes that are missing or were added too often, if these explain every
-        element.
-        """
+        """Return the mismatch with the missing or repeated pushes, if these explain every element."""
         times, clock = self._decode(difference, pushed) if mismatch.wrong > 1 or mismatch.elements == 1 else ({}, 0)
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
         why = " and ".join(texts) if texts else mismatch.explanation
@@ -676,9 +658,7 @@ class ExactValues:
         return replace(mismatch, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
-        """Return by how much the pushes of one clock were added too often, by worker, and the clock; empty if they do
-        not explain the difference.
-        """
+        """Return how often each worker's push of one clock was added in excess, and the clock; empty if unexplained."""
         import torch
 
         places = difference.nonzero().flatten()[:_DECODED].tolist()
@@ -794,9 +774,7 @@ class ExpectedShard:
         self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
-        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise an
-        empty string.
-        """
+        """Add pushes until `values` have these versions; return a message if these are impossible, else empty."""
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
         size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
@@ -818,9 +796,7 @@ class ExpectedShard:
 
 
 class ExpectedRows:
-    """The expected rows of a table on one server, as far as any worker touches them, with the pushes counted by their
-    versions.
-    """
+    """The expected rows of a table on one server that any worker touches, with their pushes by version."""
 
     def __init__(self, exact: ExactValues, table: int, rows: Any, workers: int) -> None:
         self.rows = rows
@@ -872,9 +848,7 @@ def _count_text(worker: int, clock: int, count: int) -> str:
 
 
 def deduplicate(found: Any) -> tuple[Any, Any, Any]:
-    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each
-    distinct number.
-    """
+    """Return the sorted distinct row numbers, the position of each given number, and the count of each."""
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

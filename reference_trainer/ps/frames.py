@@ -407,9 +407,7 @@ class Channel:
         return header
 
     def read_payload(self, into: memoryview, ends: float | None = None) -> None:
-        """Read as much of the payload as `into` holds, by `ends` however slowly its bytes arrive; without `ends`, as
-        long as they keep arriving.
-        """
+        """Read up to `into`'s size by `ends`, however slowly bytes arrive; without `ends`, while they keep arriving."""
         size = len(into)
         if size > self._payload_left:
             raise PeerError("protocol_error", self.peer, f"{self.peer} sent a payload that is too short")
@@ -540,9 +538,7 @@ class Channel:
             self.on_wait_change(False)
 
     def _is_draining(self) -> bool:
-        """Return whether the kernel is still sending queued data, in which case the other side is alive and the path to
-        it is slow.
-        """
+        """Return whether the kernel still sends queued data: the other side is alive and the path is slow."""
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
         except OSError:

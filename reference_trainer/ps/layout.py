@@ -117,9 +117,7 @@ class ParameterLayout:
 
     @staticmethod
     def _runs(pieces: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
-        """Return the units of sending, as offset and size: one large piece in place, or small pieces that are
-        copied.
-        """
+        """Return the units of sending as offset and size: one large piece in place, or small ones to be copied."""
         runs: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:

@@ -198,9 +198,7 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
 
 
 def problem_of(endpoint: str) -> str:
-    """Return why the address of an endpoint cannot be this host's; empty if it can be, or if only a name lookup could
-    tell.
-    """
+    """Return why an endpoint's address cannot be this host's; empty if it can be or only a lookup could tell."""
     host = endpoint.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)

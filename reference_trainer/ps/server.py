@@ -115,9 +115,7 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """Return the client; None if it belongs to this run but has a different configuration, about which both sides
-        have been informed.
-        """
+        """Return the client; None if it belongs to this run with another configuration, as both sides now know."""
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
         message, challenges = handshake.challenge(channel, host.config.secret, deadline)
@@ -200,9 +198,7 @@ class _UnauthenticatedConnections:
                     self._known_hosts.add(found[1])
 
     def _oldest(self) -> socket.socket | None:
-        """Return the connection to drop first: the oldest one from the address with most connections, by preference an
-        address outside the job.
-        """
+        """Return the connection to drop first: the oldest of the address with most, preferably outside the job."""
         until = time.monotonic() - _PROOF_S
         late = [(connection_id, at_s, host) for connection_id, (at_s, host) in self._since.items() if at_s <= until]
         counts = Counter(host for _, host in self._since.values())
@@ -222,9 +218,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 def disagreement(config: Settings, message: dict[str, Any]) -> str:
-    """Return the difference between the configurations of a worker and this server, as one sentence for both sides;
-    empty if they agree.
-    """
+    """Return how a worker's and this server's configurations differ, as one sentence for both; else empty."""
     index = message.get("index")
     who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
     here = f"server {config.index}"

@@ -141,9 +141,7 @@ class ServerState:
         return self.config.exact_steps if self.clocks.phase <= settings.EXACT_READ else self.config.steps
 
     def advance(self, phase: int) -> None:
-        """Do the work between two phases, after all workers have reached a barrier. Called under the lock of the
-        clocks.
-        """
+        """Do the work between phases, after all workers reached a barrier. Called under the lock of the clocks."""
         if phase == settings.EXACT:
             self.clocks.begin_phase()
         elif phase == settings.TRAINING and not self.config.ends_after_exact:

@@ -100,9 +100,7 @@ class Settings:
 
     @property
     def is_replayed(self) -> bool:
-        """Return whether the training is repeated in one process: it is not too long, and there are not too many
-        workers.
-        """
+        """Return whether one process repeats the training: it is short enough, with few enough workers."""
         pushes = self.workers * self.rounds(self.steps)
         numbers = sum(self.plan.elements_of(server) for server in range(self.servers))
         return pushes <= MAX_REPLAYED_PUSHES and pushes * numbers <= MAX_REPLAYED_NUMBERS

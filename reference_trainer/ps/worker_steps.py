@@ -255,9 +255,7 @@ class WorkerSteps:
         time.sleep(_LATE_S)
 
     def _exact_rows(self, values: ExactValues, table: int, steps: Sequence[int]) -> Any:
-        """Return the rows touched in these steps and their gradients, each step de-duplicated as in training and
-        summed.
-        """
+        """Return the rows touched in these steps and their gradients, de-duplicated per step, and summed."""
         import torch
 
         config = self._config
@@ -314,9 +312,7 @@ class WorkerSteps:
         return self._train_together(first)
 
     def _train_together(self, first: int) -> WorkerTraining:
-        """Train in the modes sync, async and bounded staleness: read weights before every step, push gradients after
-        it.
-        """
+        """Train in sync, async or bounded staleness: read weights before every step, push gradients after it."""
         config, client = self._config, self._client
         done = WorkerTraining()
         if first >= config.steps:
@@ -482,9 +478,7 @@ class WorkerSteps:
         return losses[0], losses[1]
 
     def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
-        """Return the rows that these workers touch in training, sorted; with very many workers only those of the
-        first.
-        """
+        """Return the rows that these workers touch in training, sorted; of very many workers only the first's."""
         import torch
 
         config = self._config

@@ -88,9 +88,7 @@ class Verdict:
         return int(self.case.id, 16) % _SEALED_EVERY == 0 and self.case.id not in _OPENED
 
     def places(self) -> frozenset[tuple[str, int]]:
-        """Return the file and line of every key that the refusal is about: changed keys, and keys that the message
-        names.
-        """
+        """Return the file and line of every key in the refusal: changed keys, and keys that the message names."""
         blamed = [change for n, change in enumerate(self.case.changes) if n in self.blamed]
         found = {(change.file, change.line) for change in blamed}
         for change in blamed:

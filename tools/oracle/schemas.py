@@ -87,9 +87,7 @@ def _both(
 
 
 def _with_earlier(rows: list[dict[str, Any]], framework: Framework) -> Iterator[dict[str, Any]]:
-    """Yield the keys of several releases, with the first release that has a key, and the last if the newest has it no
-    longer.
-    """
+    """Yield the keys of several releases, with the first that has a key, and the last if it is gone since."""
     known: dict[str, list[str]] = {}
     releases = _EARLIER[framework.name]
     for version, path, owner in releases:

@@ -80,9 +80,7 @@ def _value(values: Mapping[str, CellValue], node: str) -> Value | None:
 
 
 def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], CellValue]) -> dict[str, CellValue]:
-    """Return by node what `read` makes of its fact, or why the fact is missing; nodes without a request are left
-    out.
-    """
+    """Return by node what `read` makes of its fact, or why the fact is missing; only for requested nodes."""
     found: dict[str, CellValue] = {}
     for row in facts.each(probe):
         value = read(row.fact.value) if isinstance(row.fact, Observed) else CellValue(None, row.fact.reason)
@@ -290,9 +288,7 @@ def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, Cell
 
 
 def _build_versions(job: Job, facts: Facts, part: str) -> dict[str, CellValue]:
-    """Return the version of a component of the framework build that the job trains with; empty if the build lacks
-    it.
-    """
+    """Return the version of a component of the job's framework build; empty if the build lacks it."""
 
     def read(value: Stack) -> CellValue:
         build: Build | None = build_of(job, value)

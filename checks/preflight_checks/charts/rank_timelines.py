@@ -44,9 +44,7 @@ def steps(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Timeline]:
 
 
 def _lane(member: Member, record: FactRecord, facts: Facts) -> Lane:
-    """Return the lane of one process. Each phase lasts until the next one begins, and the last phase until the last
-    event.
-    """
+    """Return the lane of one process. A phase lasts until the next one begins, the last one until the last event."""
     events = [event for event in facts.events(member.key) if event.origin == "child"]
     reached = [
         (event.at_s, str(event.data.get("phase", "")))

@@ -104,18 +104,14 @@ def _is_used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, 
 
 
 def visible_devices(job: Job) -> tuple[str, ...]:
-    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if it is not set, or if the launches
-    differ.
-    """
+    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if unset or if launches differ."""
     visible = {known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "" for scope in scopes(job)}
     names = [name.strip() for name in visible.pop().split(",")] if len(visible) == 1 else []
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
 def differing_devices(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
-    """Yield each device whose value differs from the value of more than half of its model: the device, its value, and
-    the common one.
-    """
+    """Yield each device whose value differs from that of most of its model: the device and both values."""
     counts = _counted_gpus(devices, value)
     usual = _majorities({model: counter for model, counter in counts.items() if len(counter) > 1})
     for item in devices if usual else ():

@@ -100,9 +100,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
-    """Return how many processes may still start, the limit, its name, and a command that shows it; None without a
-    limit.
-    """
+    """Return how many processes may still start, the limit, its name, and a command to show it; None if unlimited."""
     allowances: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
@@ -217,9 +215,7 @@ def usable_cores(value: Limits) -> float | None:
 
 
 def restriction(value: Limits) -> str:
-    """Return a description of the limit that confines a process to a part of the machine; empty without such a
-    limit.
-    """
+    """Return a description of the limit that confines a process to a part of the machine; empty without one."""
     cores, online = usable_cores(value), value.online_cpus
     if cores is None or not online or cores >= online:
         return ""

@@ -317,9 +317,7 @@ def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[C
 
 
 def coverage(fleet: Fleet, facts: Facts) -> str:
-    """Return the note of a passing check: the pairs and ports that were tried, including those of nodes that were lost
-    afterwards.
-    """
+    """Return the note of a passing check: the tried pairs and ports, also of nodes that were lost afterwards."""
     dialled_from = {row.node for row in facts.each(dial) if isinstance(row.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)

@@ -270,9 +270,7 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """Return the rate of the slower of two physical cards, up to what one process fills; None unless both cards are
-        physical.
-        """
+        """Return the rate of the slower card, up to what one process fills; None unless both are physical."""
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
 
@@ -323,9 +321,7 @@ class JudgedDirection:
 
 @memoize
 def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
-    """Return the judgement of every measured direction. Faults that a second measurement did not confirm are left
-    out.
-    """
+    """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     measurements = measurements_of(facts)
     common, cards = values_and_cards(facts)
     directions: list[JudgedDirection] = []

@@ -698,9 +698,7 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good_rails: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Return the ports that were slow with each of at least two partners, whose own ports are fast with other
-    partners.
-    """
+    """Return the ports that were slow with at least two partners which are fast with others."""
     fast = {end for rail in good_rails for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

@@ -96,8 +96,8 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """Return the interfaces that NCCL considers without a filter: those named `ib*`; else all except docker, lo and
-    virbr; else those.
+    """Return the interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo and virbr, else
+    these.
     """
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
@@ -231,9 +231,7 @@ def is_tunnel(item: Interface) -> bool:
 
 
 def nearest(name: str, interfaces: Sequence[Interface]) -> str:
-    """Return the name of the interface, among those with an address, that is most similar to `name`; empty if none is
-    similar.
-    """
+    """Return the interface with an address whose name is most similar to `name`; empty if none is similar."""
     names = [item.name for item in interfaces if item.addresses and not item.loopback]
     close = difflib.get_close_matches(name.lstrip("^="), names, 1, 0.5)
     return close[0] if close else ""
@@ -458,9 +456,7 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
 
 def _value(environment: Environment, variable: str) -> tuple[str, str] | None:
-    """Return the value as its reader finds it, and its file: from the environment, else from NCCL's files in their
-    order.
-    """
+    """Return the value as its reader finds it, and its file: the environment, else NCCL's files in their order."""
     if variable in environment.variables:
         return environment.variables[variable], ""
     if variable in environment.digests:

@@ -151,9 +151,7 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
 def interface_in_use(
     job: Job, node: str, observed: Sequence[Interface], own_addresses: Sequence[str] = ()
 ) -> UsedInterface | None:
-    """Return the interface in use of one node; None if unknown. `own_addresses` holds the addresses of the node's own
-    name.
-    """
+    """Return the interface in use on a node; None if unknown. `own_addresses` are those of the node's own name."""
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -661,9 +659,7 @@ def _uses_other_interface(route: Route, used: UsedInterface) -> bool:
 def _group_lost_routes(
     lost: Mapping[Pair, Route], requested: set[Pair]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the missing routes as (sources, destinations): first the nodes that no other node has a route to, then the
-    routes of each node.
-    """
+    """Yield the missing routes as (sources, destinations): first to nodes that no other node reaches, then by node."""
     remaining = set(lost)
     columns: dict[str, set[Pair]] = {}
     of_node: dict[str, set[Pair]] = {}

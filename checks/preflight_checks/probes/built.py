@@ -172,9 +172,7 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """Return the architectures for which the framework contains code, such as `sm_80`; None if they are not
-    recorded.
-    """
+    """Return the architectures that the framework contains code for, such as `sm_80`; None if not recorded."""
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]

@@ -187,9 +187,7 @@ class Pci:
 
 
 def pci(params: dict[str, Any]) -> Pci:
-    """Return the PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in
-    /sys.
-    """
+    """Return the PCI bridges between GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:

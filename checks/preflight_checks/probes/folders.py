@@ -213,9 +213,7 @@ def parse_lfs_quota(text: str) -> list[Quota]:
 
 
 def _quota(words: list[str]) -> Quota:
-    """Return the quota of the user in these columns: used, soft and hard limit, grace; the same of files without the
-    grace.
-    """
+    """Return the user's quota: used, soft and hard limit, grace; then the same of files, without the grace."""
     used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
     return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
@@ -265,9 +263,7 @@ _TRUE = ("1", "on", "yes", "true")
 
 @dataclass(frozen=True)
 class Scratch:
-    """One such folder. `variable` selected it, and is empty for a default. `instead` is the next usable folder that
-    Python tries for temporary files, empty if there is none.
-    """
+    """One such folder. `variable` selected it (empty: a default). `instead` is Python's next usable choice, if any."""
 
     what: str
     variable: str
@@ -399,9 +395,7 @@ def _alternatives(inside: str) -> list[str] | None:
 
 
 def indexed_files(prefix: str) -> list[str]:
-    """Return the two files of an indexed data set (Megatron-LM's --data-path) with this prefix; empty if there is
-    none.
-    """
+    """Return the two files of an indexed data set (Megatron-LM's --data-path); empty if they do not exist."""
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
@@ -718,9 +712,7 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
 
 
 def _newest_checkpoint(folder: str) -> str:
-    """Return the folder of the newest checkpoint below `folder`; empty if `folder` is a checkpoint itself. Raises
-    OSError.
-    """
+    """Return the newest checkpoint below `folder`; empty if `folder` is one itself. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text

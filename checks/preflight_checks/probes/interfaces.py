@@ -473,9 +473,7 @@ def parse_driver(data: bytes) -> tuple[str, str]:
 
 
 def _effective_setting(name: str, setting: str) -> int | None:
-    """Return the larger of the interface's own value and the value of `all`, which is the one that the kernel
-    applies.
-    """
+    """Return the larger of the interface's own value and that of `all`; the kernel applies this one."""
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -504,9 +502,7 @@ def _policy_rules() -> int | None:
 
 
 def parse_rules(data: bytes) -> tuple[int, bool]:
-    """Return the number of rules in one netlink answer, and whether more answers follow. Raises OSError for a
-    refusal.
-    """
+    """Return the number of rules in a netlink answer, and whether more answers follow. Raises OSError if refused."""
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)

@@ -337,9 +337,7 @@ def _affinity() -> list[int]:
 
 
 def _is_exempt() -> bool:
-    """Return whether the kernel lets this user start processes beyond the limit, because the user is root or has the
-    capability.
-    """
+    """Return whether this user may exceed the limit of processes, by being root or by a capability."""
     if os.getuid() == 0:
         return True
     for line in read_text(PROC + "/self/status").splitlines():
@@ -488,9 +486,7 @@ class Folder:
             return []
 
     def setting(self, name: str) -> str | None:
-        """Return the content of a file, with words separated by one blank; None if it is write-only, because writing
-        starts an action.
-        """
+        """Return the content of a file with single blanks; None if it is write-only, because writing is an action."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:

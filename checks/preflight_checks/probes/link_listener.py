@@ -356,9 +356,7 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Configure a socket to send every datagram whole (DF) and as large as the interface allows, whatever the known
-    path MTU is.
-    """
+    """Make a socket send datagrams whole (DF), up to the interface's size, whatever path MTU is known."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -380,8 +378,8 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or, without one, to the connected end. Returns
-    the number of datagrams that were sent.
+    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected end; return the number
+    sent.
     """
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
@@ -439,9 +437,7 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
 
 
 def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Send until all data is sent or time runs out; return the number of bytes that the kernel accepted, and the
-    duration.
-    """
+    """Send until all data is sent or time runs out; return the bytes that the kernel accepted, and the duration."""
     buffer = memoryview(bytearray(CHUNK))
     moved, began = 0, time.monotonic()
     while moved < max_bytes and time.monotonic() < until:
@@ -455,9 +451,7 @@ def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, flo
 
 
 def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Receive until the end of the data, or until shortly after `until`; return the number of bytes between the first
-    and the last piece, and the duration.
-    """
+    """Receive until the end or shortly after `until`; return bytes and duration from the first to the last piece."""
     buffer = memoryview(bytearray(CHUNK))
     moved_bytes, first, last = 0, 0.0, 0.0
     while time.monotonic() < until + LATER_S:

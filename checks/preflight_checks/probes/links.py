@@ -384,9 +384,7 @@ class _Dialling:
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
     def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
-        """Return the size of the largest acknowledged message and of the first lost one; 0 for the latter if no message
-        is lost because of its size.
-        """
+        """Return the sizes of the largest acknowledged and the first lost message; 0 if none was lost for its size."""
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
             return arrived, 0
@@ -477,9 +475,7 @@ class _Attempt:
         )
 
     def connect(self, addresses: list[str], port: int, until: float) -> socket.socket | None:
-        """Return a connection to the first address that accepts one; None if none does, with the most informative
-        failure.
-        """
+        """Connect to the first address that accepts; None if none does, with the most informative failure."""
         failures: list[tuple[str, str, str]] = []
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))

@@ -163,9 +163,7 @@ def numa_nodes(sys: str) -> list[NumaNode]:
 
 
 def governors(sys: str) -> dict[str, int]:
-    """Return the number of CPUs under each governor of clock frequencies; empty if the system does not control
-    frequencies.
-    """
+    """Return the number of CPUs under each frequency governor; empty if frequencies are not controlled."""
     folder = sys + "/devices/system/cpu"
     names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (read_text(f"{folder}/{name}/cpufreq/scaling_governor") for name in names)

@@ -133,9 +133,7 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
 
 
 def run_within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
-    """Return the result of `read`, or `otherwise` if it is late; `read` then continues in a thread that nothing waits
-    for.
-    """
+    """Return the result of `read`, or `otherwise` if it is late; `read` then continues in an abandoned thread."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()

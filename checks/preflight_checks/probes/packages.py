@@ -98,9 +98,7 @@ class Importable:
 
 @cheap("packages")
 def importable(params: dict[str, Any]) -> Importable:
-    """Look for the top-level packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job
-    context.
-    """
+    """Look for packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job context."""
     beside = [os.path.dirname(os.path.abspath(str(script))) for script in params.get("scripts", [])]
     names: list[str] = []
     missing: dict[str, str] = {}
@@ -260,9 +258,7 @@ def _source(folder: str) -> Source | None:
 
 
 def commit_of(folder: str) -> str:
-    """Return the commit that is checked out in `folder` or above it, read from .git without running git; empty if there
-    is no checkout.
-    """
+    """Return the commit checked out in `folder` or above it, read from .git; empty if there is no checkout."""
     here = os.path.abspath(folder)
     while True:
         git = os.path.join(here, ".git")

@@ -35,9 +35,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class PortState:
-    """The state of one port. `problem` is empty if it could be bound; otherwise `in-use`, `not-local`, `denied` or
-    `other`.
-    """
+    """The state of a port. `problem` is empty if it could be bound, else `in-use`, `not-local`, `denied` or `other`."""
 
     port: int
     host: str = ""
@@ -249,9 +247,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Return ports below the ephemeral range; if these are few, all ports outside it, else all ports. Reserved ports
-    are left out.
-    """
+    """Return unreserved ports below the ephemeral range; if these are few, all ports outside it, else all ports."""
     kept = set(parse_port_list(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1

@@ -158,9 +158,7 @@ def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLoo
 
 
 def _toolkit() -> Toolkit | None:
-    """Return the CUDA compiler, searched for as torch.utils.cpp_extension does: CUDA_HOME, CUDA_PATH, nvcc on PATH,
-    /usr/local/cuda.
-    """
+    """Return the CUDA compiler, searched for as torch does: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
         nvcc = shutil.which("nvcc")

@@ -146,9 +146,7 @@ def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, applied:
 
 
 def _replacement_verdict(run: ServerRun, applied: AppliedFault, at_s: float, began: str) -> Verdict:
-    """Return the verdict for a run with a backup worker: the run does not name a lost worker, but continues
-    without it.
-    """
+    """Return the verdict for a run that continues with a backup worker and does not name the lost worker."""
     replacements = [
         e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == applied.rank
     ]
@@ -193,9 +191,7 @@ def _delay_evidence(run: GroupRun, applied: AppliedFault) -> str:
 
 
 def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
-    """Return how often each rank was the last to enter a collective, at least this many seconds after the previous
-    rank.
-    """
+    """Return how often each rank entered a collective last, at least this many seconds after the previous rank."""
     entry_times: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
@@ -210,9 +206,7 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
-    """Return, in words, how long others waited for the fault's target; empty if the waiting times do not show the
-    delay.
-    """
+    """Return, in words, how long others waited for the fault's target; empty if that does not show the delay."""
     if applied.role == "worker":
         waited_s: dict[int, float] = {}
         for _, server in run.servers:

@@ -358,9 +358,7 @@ def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) 
 
 
 def _suspects(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
-    fault.
-    """
+    """Return the node of the worker with wrong pushes if all mismatches agree; else the nodes that see the fault."""
     culprit = {int(worker) for _, _, mismatch in mismatches for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
@@ -383,9 +381,7 @@ def _evidence(subject: str, node: str, mismatch: Mismatch) -> Evidence:
 
 
 def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, str] | None:
-    """Return a worker whose digest differs from that of the majority, its node, its digest and the common digest; None
-    if all digests are equal.
-    """
+    """Return a worker with another digest than the majority, its node and both digests; None if all are equal."""
     counts = Counter(digest for _, digest in digests.values())
     if len(counts) < 2:
         return None
@@ -786,9 +782,7 @@ def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
 
 
 def _bytes_of_a_step(run: ServerRun) -> Mapping[str, int]:
-    """Return the bytes that each node sends, or receives, in one step: servers for all workers, and workers for all
-    servers.
-    """
+    """Return the bytes that each node sends, or receives, in one step, for all servers and workers on it."""
     found: Counter[str] = Counter()
     whole = sum(report.dense_bytes for _, report in run.servers)
     for node, report in run.servers:

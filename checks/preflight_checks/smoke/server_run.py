@@ -238,9 +238,7 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
 
 
 def _add_launch_lines(job: Job, members: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
-    """Return the processes with the settings of their launch lines. A line without a matching process adds a
-    process.
-    """
+    """Return the processes with the settings of their launch lines; an unmatched line adds a process."""
     result = list(members)
     used: set[int] = set()
     for line in lines:

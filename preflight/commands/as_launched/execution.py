@@ -80,9 +80,7 @@ class _ToolFailed(Refusal):
 
 
 class _Termination:
-    """Turns SIGTERM into an exception, so that child processes are ended too. The exception is delayed until the child
-    processes are known.
-    """
+    """Turns SIGTERM into an exception that ends child processes too, delayed until they are known."""
 
     def __init__(self) -> None:
         self._signal_received = 0
@@ -137,9 +135,7 @@ def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all processes that it started: SIGTERM first, so that ranks report whom they wait for, then
-    SIGKILL.
-    """
+    """End the child and all processes it started: by SIGTERM, so that ranks report their waits, then by SIGKILL."""
     if child.poll() is not None:
         return
     import psutil
@@ -267,9 +263,7 @@ def _run_slurm_tool(words: Sequence[str]) -> str:
 
 
 def exclude_each_other(one: str, other: str) -> bool:
-    """Return whether at most one of two branches of a script runs, judging by the conditions of their launches: `if X`
-    and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
-    """
+    """Return whether at most one of two branches of a script runs, judging by the conditions of their launches."""
     mine, theirs = one.split("; "), other.split("; ")
     for part in mine:
         opposite = part.removeprefix("not ") if part.startswith("not if ") else f"not {part}"

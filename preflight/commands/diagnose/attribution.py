@@ -399,16 +399,12 @@ def _find_awaited(consequences: Sequence[Event], last_words: Mapping[LogProcess,
 
 
 def _are_complete_lists(consequences: Sequence[Event]) -> bool:
-    """Return whether the awaited ranks come from complete lists of missing ranks, as Horovod prints them, and not from
-    single waits.
-    """
+    """Return whether the awaited ranks come from complete lists, as Horovod prints them, not from single waits."""
     return all(event.symptom.subject is Subject.JOB for event in consequences if event.peers)
 
 
 def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the only process that reports nothing about the failure or stopped writing well before the others; None if
-    it is not the only one.
-    """
+    """Return the only process that reports nothing about the failure or stopped writing well before the others."""
     speaking = _reporting_ranks(consequences)
     ranked = {member: word for member, word in last_words.items() if member.rank is not None}
     if len(ranked) < 2:

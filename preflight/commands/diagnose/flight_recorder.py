@@ -278,9 +278,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _text(value: Any) -> str:
-    """Return a string, or a count as text; empty for any other value, because the text of a container may be
-    unbounded.
-    """
+    """Return a string, or a count as text; empty for other values, because a container's text may be unbounded."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return str(value) if _is_count(value) else ""
@@ -373,9 +371,7 @@ def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _key(value: Any) -> Any:
-    """Return a value that can be a dictionary key; a tuple is rejected, because hashing a tuple of tuples may take
-    forever.
-    """
+    """Return a value as a dictionary key; a tuple is rejected, because hashing nested tuples may take forever."""
     if not isinstance(value, str | int | float | bytes | None):
         raise TypeError
     return value

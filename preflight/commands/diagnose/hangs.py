@@ -224,9 +224,7 @@ def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Cal
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The reason why others wait for a rank: a collective that this rank alone did not finish, or one that it did not
-    reach.
-    """
+    """The reason why others wait for a rank: a collective that it alone did not finish, or did not reach."""
 
     group: str
     number: int

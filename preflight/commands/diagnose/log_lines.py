@@ -216,9 +216,7 @@ class Tagging:
     common: str = ""
 
     def split(self, line: str) -> tuple[LogProcess, str, str]:
-        """Return the process that wrote the line, the process in NCCL's notation (`host:pid`), and the line without its
-        tags.
-        """
+        """Return the process that wrote the line, the one in NCCL's notation (`host:pid`), and the rest."""
         member, process = LogProcess(), ""
         for _ in range(5):
             stamp = _STAMP.match(line)
@@ -304,9 +302,7 @@ _LAST_NUMBER = re.compile(r"[._-](?P<rank>\d{1,5})(?:\.(?:log|out|err|txt|stdout
 
 
 def member_of_file(path: str) -> LogProcess:
-    """Return the process that a file belongs to, by the names of the file and its folders; empty if they do not show
-    it.
-    """
+    """Return the process that a file belongs to, by the names of the file and its folders; empty if unknown."""
     plain = re.sub(r"\.(gz|[0-9]+\.gz)$", "", PurePath(path).as_posix())
     tail = "/".join(plain.split("/")[-6:])
     if (pod := _FILE_POD.search(tail)) is not None:

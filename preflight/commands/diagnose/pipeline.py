@@ -195,9 +195,7 @@ def _answer(
 
 
 def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
-    """Return whether anything shows that the logs are of a training run: their text, their names, or a symptom that
-    occurs only in such a run.
-    """
+    """Return whether the logs are of a training run, by their text, their names or a symptom."""
     return any(
         scanned.is_of_a_run
         or scanned.completion is not None

@@ -255,9 +255,7 @@ def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of an update on a quantity: `change` is the median over its nodes, less the median of nodes without
-    it.
-    """
+    """The effect of an update on a quantity: the median `change` of its nodes, less that of the other nodes."""
 
     update: Update
     quantity: Quantity
@@ -313,9 +311,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
 
 
 def _without_side_effects(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects without side effects: of two updates on mostly the same nodes, the one with the smaller effect
-    is left out.
-    """
+    """Return the effects; of two updates on mostly the same nodes, only the one with the larger effect."""
     found: list[Effect] = []
     for effect in sorted(effects, key=lambda item: -abs(item.change)):
         if all(overlap(effect.nodes, other.nodes) < 0.5 for other in found):
@@ -333,9 +329,7 @@ def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> 
 
 
 def worsened_groups(compared: Compared, explained: set[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield the groups (except `explained`) whose common value got worse in one step, compared with the other
-    groups.
-    """
+    """Yield the groups (except `explained`) that got worse in one step, compared with the other groups."""
     for name, values in compared.common.items():
         if name in explained:
             continue

@@ -35,9 +35,7 @@ _KEEP = re.compile(r"([1-9]\d{0,4})(d|runs)")
 
 
 def check_keep(text: str) -> str:
-    """Return `text` if it limits the age or number of runs: `180d`, or the newest `500runs`. Raises UsageError
-    otherwise.
-    """
+    """Return `text` if it limits runs by age (`180d`) or number (`500runs`). Raises UsageError otherwise."""
     if not _KEEP.fullmatch(text):
         raise UsageError(f"--history-keep {text}: expected a number of days or runs, as in 180d or 500runs")
     return text
@@ -415,9 +413,7 @@ def _properties(connection: Connection) -> dict[int, dict[str, str]]:
 def _states(
     connection: Connection, place: Mapping[int, int], names: Mapping[int, str]
 ) -> tuple[dict[str, list[str | None]], dict[str, list[int | None]]]:
-    """Return the state and the property set of each node in each run. The database folds the nodes of a run into
-    lists.
-    """
+    """Return the state and the property set of each node in each run. The database folds nodes into lists."""
     from sqlalchemy import Text, cast, func, select
 
     from preflight.commands.history.database import NODE_RUNS

@@ -46,9 +46,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def tail_probability(count: int, of: int, chance: float) -> float:
-    """Return the probability of at least `count` successes in `of` trials, if each succeeds with probability
-    `chance`.
-    """
+    """Return the probability of at least `count` successes in `of` trials with probability `chance` each."""
     if count <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:

@@ -188,9 +188,7 @@ class Change:
 
 
 def changes_between(old: Plan, new: Plan) -> tuple[Change, ...]:
-    """Return the differences for each launch. Launches that start the same program with the same launcher are matched
-    in order; moved lines are not a difference.
-    """
+    """Return the differences by launch. Launches with equal program and launcher are matched in order."""
     return tuple(_changes(old, new))
 
 

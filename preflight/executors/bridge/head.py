@@ -52,8 +52,7 @@ class Bridge:
         self._failure = ""
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None, *, deadline_s: float) -> Any:
-        """Call the side's `do_NAME` and return its result. Raises ExecutorError, with the side's
-        message, if the call fails, or if no answer arrives before the deadline."""
+        """Return the result of the side's `do_NAME`. Raises ExecutorError if it fails or misses the deadline."""
         return await self._request(next(self._numbers), name, parameters or {}, deadline_s)
 
     async def open(self, parameters: Mapping[str, Any], *, description: str, deadline_s: float) -> BridgedChannel:
@@ -136,9 +135,7 @@ class Bridge:
             self._unsent.put_nowait(data)
 
     async def send(self, number: int, data: bytes) -> None:
-        """Write `data` to a stream; waits while too much data is in transit. Raises ExecutorError if the bridge is
-        gone.
-        """
+        """Write `data` to a stream, waiting while too much is in transit. Raises ExecutorError without a bridge."""
         while self._unsent_bytes > _MAX_UNSENT_BYTES and not self._failure:
             self._drained.clear()
             await self._drained.wait()

@@ -403,9 +403,7 @@ def node_facts(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool] | None:
-    """Return why nothing can be started in this container (kind, message, whether waiting is useless); None if a
-    program can be started.
-    """
+    """Return why a container cannot start (kind, message, whether waiting is useless); None if it can."""
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
     names = [each["name"] for each in pod["containers"]]
@@ -526,9 +524,7 @@ class ExecStream(Stream):
         return None, "\n".join(filter(None, (words, str(self._status.get("message", "")))))
 
     def close(self) -> None:
-        """Close standard input if the server supports that, and the connection soon after; the program notices
-        either.
-        """
+        """Close standard input if the server supports it, and the connection soon after; the program notices either."""
         if self._closed:
             return
         self._closed = True
@@ -573,9 +569,7 @@ def explain_api_error(to: str, status: int, body: str) -> BridgeError:
 
 
 def _grant(message: str) -> str:
-    """Return the permission to grant, from RBAC's message (kubernetes/apiserver,
-    handlers/responsewriters/errors.go).
-    """
+    """Return the permission to grant, from RBAC's message (kubernetes/apiserver, responsewriters/errors.go)."""
     match = re.search(
         r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', message
     )

@@ -168,9 +168,7 @@ class RayStream(Stream):
 
 
 def _actor_class() -> Any:
-    """Return the actor's class, created in a function so that it is sent by value, because nothing of ours is installed
-    on the nodes.
-    """
+    """Return the actor's class, created here so that it is sent by value: nothing of ours is installed on nodes."""
 
     class PreflightAgent:
         def __init__(self, arguments: list[str]) -> None:

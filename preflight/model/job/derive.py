@@ -75,9 +75,7 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
 
 
 def _processes_from_world_size(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield the number of processes per node for Accelerate, which divides the total number equally among the
-    machines.
-    """
+    """Yield the processes per node for Accelerate, which divides the total equally among the machines."""
     scope = launch.scope
     world_claims = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes", scope) if claim.source == "accelerate"]
@@ -86,9 +84,7 @@ def _processes_from_world_size(job: Job, launch: Launch) -> Iterator[Claim]:
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield the number of processes per node for a launcher that starts one process per visible GPU: the number of GPUs
-    that the scheduler grants.
-    """
+    """Yield the processes per node for a launcher with one process per visible GPU: the granted GPUs."""
     process_claims, gpu_claims = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
     task_claims = job.setting("tasks_per_node", launch.scope)
     if (
@@ -222,9 +218,7 @@ def _option_count(job: Job, launch: Launch, name: str) -> Value:
 
 
 def _world_size_claims(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
-    """Yield this value as the world size, unless a claim of at least the same strength sets another value (the sum of a
-    hostfile).
-    """
+    """Yield this value as the world size, unless an at least equally strong claim sets another value."""
     world_claims = job.setting("world_size", launch.scope)
     claim = _derived_claim("world_size", value, because, launch)
     if world_claims and all(other.strength >= claim.strength for other in world_claims):

@@ -307,9 +307,7 @@ class Job:
             yield from self.setting(quantity, scope)
 
     def settings(self, framework: str, scope: Scope | None = None) -> Iterator[tuple[str, Claim]]:
-        """Yield every key of a framework's configuration that applies in `scope` (without a scope, every key), with its
-        claim.
-        """
+        """Yield every key of a framework's configuration in `scope` (without a scope, every key), with its claim."""
         prefix = f"setting.{framework}."
         for quantity in self._by_quantity:
             if quantity.startswith(prefix):

@@ -233,9 +233,7 @@ def is_whole_number(text: str) -> bool:
 
 
 def numbers(value: Value) -> tuple[int, ...]:
-    """Return all possible whole numbers; strings such as "8" are converted. Empty if any alternative is not a whole
-    number.
-    """
+    """Return all possible whole numbers, also from strings such as "8"; empty if any alternative is not one."""
     return tuple(n for n in alternatives(as_int(value)) if isinstance(n, int))
 
 
@@ -319,9 +317,7 @@ def expanded_in_script_text(symbol: Symbol) -> str:
 
 
 def is_expanded_in_script(value: Value) -> bool:
-    """Return whether a value is a task's rank that was expanded before the tasks started, so that all tasks get the
-    same value.
-    """
+    """Return whether a value is a task's rank expanded before the tasks started, so that all get the same."""
     return isinstance(value, Unresolved) and _EXPANDED_SUFFIX in value.why
 
 

@@ -321,9 +321,7 @@ def _judge_value(value: Condition, found_value: Any) -> _Answer | None:
 
 
 def _value_at(document: Any, path: str) -> tuple[Any, bool]:
-    """Return the value at a path such as `disks.0.free`, and whether it exists. A table or a list of tables is returned
-    as JSON.
-    """
+    """Return the value at a path such as `disks.0.free` (tables as JSON), and whether it exists."""
     for step in path.split("."):
         if isinstance(document, Mapping) and step in document:
             document = document[step]

@@ -230,9 +230,7 @@ def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool)
 
 
 class _Log:
-    """Writes progress to a file or a pipe: a line when a stage begins, its first notes, and the running stages at
-    intervals.
-    """
+    """Writes progress to a file or pipe: a line per stage, its first notes, and running stages at intervals."""
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
         self._stream = stream

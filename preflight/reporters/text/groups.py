@@ -112,9 +112,7 @@ def differs_only_in_node(one: Finding, other: Finding) -> bool:
 
 
 def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> tuple[object, ...]:
-    """Return a comparison key of a finding about one node, with placeholders for the node and for matches of
-    `numbers`.
-    """
+    """Return a comparison key of a finding, with placeholders for its node and for matches of `numbers`."""
     node = re.compile(rf"(?<![\w-]){re.escape(finding.nodes[0])}(?![\w-])")
 
     def plain(text: str) -> str:
@@ -197,9 +195,7 @@ def why_not_judged(report: Report) -> str:
 
 
 def unknown_sizes(report: Report) -> str:
-    """Return the part of the headline about launches with an unknown number of ranks; empty if there are no such
-    launches.
-    """
+    """Return the part of the headline about launches with an unknown number of ranks; empty without any."""
     understood = report.understood
     number = understood.worlds_symbolic + understood.worlds_unknown
     if not number:
@@ -220,9 +216,7 @@ def launched_by_documents(report: Report) -> str:
 
 
 def compared_with(report: Report) -> str:
-    """Return the part of the headline about the earlier version with which the report is compared; empty without a
-    comparison.
-    """
+    """Return the part of the headline about the version that the report is compared with; empty without one."""
     since = report.configuration.since
     if since is None or not report.jobs:
         return ""
@@ -231,9 +225,7 @@ def compared_with(report: Report) -> str:
 
 
 def unread_inputs(report: Report) -> tuple[Note, ...]:
-    """Return notes about selected inputs that were not read and that no outcome mentions (`--select` may exclude their
-    rules).
-    """
+    """Return notes about selected inputs that were not read and that no outcome mentions (as with `--select`)."""
     if report.verdict is not VerdictKind.INCOMPLETE:
         return ()
     reasons = {outcome.reason for outcome in report.coverage.unknown_outcomes if outcome.required}

@@ -47,9 +47,7 @@ _CORE = {
 
 
 class ClusterError(Exception):
-    """The reason why the API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` and
-    so on.
-    """
+    """The API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` ..."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

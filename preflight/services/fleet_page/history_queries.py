@@ -160,9 +160,7 @@ def read_faults(connection: Connection, run: int, only: Collection[str] | None) 
 
 
 def read_series(connection: Connection, past: Past, node: str, peers: Collection[str]) -> tuple[Series, ...]:
-    """Return every quantity of a node in these runs; for its peers, only the values of the same runs, for
-    comparison.
-    """
+    """Return every quantity of a node in these runs, and its peers' values of the same runs."""
     place = {run.id: number for number, run in enumerate(past.runs)}
     names, quantities = names_in(connection), quantities_in(connection)
     wanted_ids = {number for number, name in names.items() if name == node or name in peers}

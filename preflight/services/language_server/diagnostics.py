@@ -241,9 +241,7 @@ class BufferFiles(Files):
         self._folder = folder
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file that was judged. Raises OSError, or ValueError if it is not regular or is
-        outside.
-        """
+        """Return the content of a judged file. Raises OSError, or ValueError if it is not regular or is outside."""
         content = self._folder.buffer(path)
         return super().read(path) if content is None else content
 

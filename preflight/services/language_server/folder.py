@@ -265,9 +265,7 @@ class Folder:
         return [judged for judged in self.jobs.values() if path in judged.paths]
 
     def planned_jobs(self, path: str, watch: Watch) -> list[Job]:
-        """Return the jobs of a file as `preflight plan` reads them: variables that the caller may set have their
-        defaults.
-        """
+        """Return the jobs of a file as `preflight plan` reads them: variables of the caller have their defaults."""
         found: list[Job] = []
         for judged in self.jobs_with(path):
             name = judged.job.name

@@ -208,9 +208,7 @@ def _bad_lines(lines: _Lines) -> tuple[int, ...]:
 
 
 def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[Strip, ...]:
-    """Return a bar for each block of rows or columns: its worst share of bad pairs or, if no pair is bad, its
-    median.
-    """
+    """Return a bar for each block of rows or columns: its worst share of bad pairs, or else its median."""
     names = matrix.rows if by_row else matrix.columns
     bad = _has_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
@@ -345,9 +343,7 @@ def _known_values(items: Iterable[Mark | Piece | Bar]) -> list[float]:
 
 
 def bad_pairs(matrix: Matrix) -> TableView | None:
-    """Build a table of the pairs that are bad or unknown, up to a limit that the title gives; return None if there are
-    no such pairs.
-    """
+    """Build a table of the bad or unknown pairs, up to a limit that the title gives; None without such pairs."""
     bad = [mark for mark in matrix.marks if mark.state != "ok"]
     if not bad:
         return None

@@ -240,9 +240,7 @@ class ColumnView:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table. `rows` are shown at once and are folded if many are alike; `all_rows` are the unfolded rows if they
-    differ from `rows`.
-    """
+    """A table. `rows` are shown at once, folded if many are alike; `all_rows` are the unfolded ones if different."""
 
     id: str
     title: str
@@ -266,9 +264,7 @@ class Swatch:
 
 @dataclass(frozen=True, slots=True)
 class SquareView:
-    """A cell of a small heat map: `style` colours it, `text` is visible, `word` is for screen readers, `title` has the
-    details.
-    """
+    """A cell of a small heat map: `style` colours it, `text` is visible, `word` is for screen readers."""
 
     style: str
     text: str
@@ -345,9 +341,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """Lanes on a common clock. If there are very many, `picture` shows all of them, and `lanes` those that ended
-    last.
-    """
+    """Lanes on a common clock. With very many, `picture` shows all, and `lanes` those that ended last."""
 
     id: str
     title: str
