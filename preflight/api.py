@@ -104,11 +104,7 @@ def _extend_configuration(
     site_rules: Sequence[str | Path],
     variables: Mapping[str, str] | None,
 ) -> Iterator[Configuration | None]:
-    """Use further rules and variables for one call; yield the configuration with the rules in it.
-
-    Raises:
-        UsageError: a file cannot be used.
-    """
+    """Use further rules and variables for one call; yield the configuration. Raises UsageError for a bad file."""
     with ExitStack() as stack:
         if plugins:
             stack.enter_context(registry.added_plugin_files([Path(path) for path in _as_list(plugins)]))

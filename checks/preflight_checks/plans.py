@@ -135,10 +135,7 @@ def combine_plans(*plans: Plan, when: Condition | None = None) -> Plan:
 
 
 def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
-    """Return a decorator that runs `gate` first and passes its result to the judgement, as the last argument.
-
-    If the gate has no result, only the gate's verdicts are yielded.
-    """
+    """Return a decorator that passes the gate's result to the judgement, or yields only the gate's verdicts."""
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
         @functools.wraps(judge)

@@ -43,11 +43,7 @@ def log_to_stderr() -> None:
 
 
 def log_to_file(path: Path) -> None:
-    """Append the log to a file, which only its owner can read if it is created here.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Append the log to a file that only its owner can read if created here. Raises OSError."""
     import logging
 
     # Not through the handler, which would create it readable by everyone.

@@ -55,12 +55,7 @@ class Exchanged(OSError):
 
 
 def open_regular(path: str | Path, *, max_file_bytes: int | None = None, follow_links: bool = True) -> IO[bytes]:
-    """Open the regular file at `path`, unbuffered; without `follow_links` the last part of the path must not be a link.
-
-    Raises:
-        NotRegular, TooLarge, Exchanged: see these classes.
-        OSError: the file does not exist or cannot be opened.
-    """
+    """Open a regular file, unbuffered; without `follow_links` not through a link. Raises OSError."""
     # Checked before opening, because opening a device can already have effects; and again afterwards, because it may
     # have been replaced in between.
     before = os.stat(path, follow_symlinks=follow_links)  # noqa: PTH116
@@ -140,11 +135,7 @@ def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:
 
 
 def read_pipe(stream: IO[bytes], max_bytes: int, timeout_s: float) -> bytes:
-    """Return the output of another program until it closes the pipe, at most `max_bytes`.
-
-    Raises:
-        TimeoutError: the program has not closed the pipe within `timeout_s`.
-    """
+    """Return a program's output until it closes the pipe, at most `max_bytes`. Raises TimeoutError."""
     found: list[bytes] = []
     # A thread that waits for a pipe can be abandoned on every system; select on Windows accepts only sockets.
     reader = threading.Thread(target=lambda: found.append(read_up_to(stream, max_bytes)), name="pipe", daemon=True)

@@ -43,11 +43,7 @@ def span_of(path: str, text: str, start: int, end: int) -> Span:
 
 
 class Places:
-    """Spans of one text, found by the offsets of its lines: for callers that need many spans.
-
-    `span_of` searches the whole text for every span, which takes quadratic time for a file with as many claims as
-    lines.
-    """
+    """Spans of one text by the offsets of its lines; `span_of` searches the whole text for each one."""
 
     def __init__(self, path: str, text: str) -> None:
         self._path, self._text = path, text

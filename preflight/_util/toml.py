@@ -64,11 +64,7 @@ class TomlError(Exception):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the document as plain values.
-
-    Raises:
-        TomlError: the text is not valid TOML.
-    """
+    """Return the document as plain values. Raises TomlError."""
     if deep := _DEEP_KEY.search(text):
         start = deep.start(1)
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)

@@ -42,11 +42,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_path(path: Path) -> str:
-    """Return `; did you mean run.sh?` for a path that does not exist, with the nearest file or folder; empty if none is
-    near.
-
-    The first missing part of the path is assumed to be misspelt.
-    """
+    """Return `; did you mean run.sh?` for a path whose first missing part is misspelt; empty if none is near."""
     existing = path
     while not os.path.lexists(existing) and existing != existing.parent:
         missing, existing = existing.name, existing.parent

@@ -204,11 +204,7 @@ class ChildProcess:
 
 
 def innermost_frame(stacks: str) -> str:
-    """Return the position of the main thread in a dump of faulthandler, which prints that thread last.
-
-    Our own innermost frame is preferred, because a frame in `socket.py` is less informative than the probe that called
-    it.
-    """
+    """Return where the main thread, the last in faulthandler's dump, is; preferably in our own innermost frame."""
     places: list[str] = []
     for line in stacks.splitlines():
         if line.startswith(("Thread ", "Current thread ")):

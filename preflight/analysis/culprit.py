@@ -227,10 +227,7 @@ def _find_stopped(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return a started rank that sent no heartbeat for `silent_s`, although others did.
-
-    If no rank sends anything, the head itself may have been delayed, so no rank is named.
-    """
+    """Return a rank silent for `silent_s` although others were not; if all are, the head may have been delayed."""
     running_members = [v for v in views.values() if v.alive and v.started and not v.done]
     for view in sorted(running_members, key=lambda v: (v.last_event_at, v.rank)):
         silence_s = now_s - view.last_event_at

@@ -562,11 +562,7 @@ def _format_dial(dial: Dial) -> str:
 
 
 def find_wait_cycle(views: Views, waiting: Sequence[RankView]) -> Culprit | None:
-    """Return the member to blame if workers and servers wait for each other, as after a lost message; None if there is
-    none.
-
-    The result names the server or worker that is in all such pairs; for a single pair, it names both members.
-    """
+    """Return the server or worker in all pairs that wait for each other; both of a single pair; None without one."""
     pairs = [
         (worker, views[number])
         for worker in waiting

@@ -222,11 +222,7 @@ def run_live(
 
 
 def _prepare_act(option_values: dict[str, Any]) -> Callable[[Report], None] | None:
-    """Return a function that drains and resumes nodes after the report; None if the options do not request it.
-
-    Raises:
-        UsageError: the options contradict each other, or the share is invalid.
-    """
+    """Return a function that drains and resumes nodes after the report, or None. Raises UsageError."""
     from preflight._util.usage_error import UsageError
 
     scheduler = option_values.get("act_on")
@@ -257,13 +253,7 @@ def _prepare_act(option_values: dict[str, Any]) -> Callable[[Report], None] | No
 
 
 def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
-    """Return a function that adds a report to the history; None if there is no history.
-
-    The database is opened before the run, so that a wrong address does not waste a run.
-
-    Raises:
-        UsageError: the address or the time is wrong, or the database cannot be opened.
-    """
+    """Open the history before the run; return a function that adds a report, or None. Raises UsageError."""
     if not address:
         return None
     from preflight.commands.history.database import open_database
@@ -290,11 +280,7 @@ def _given_options(option_values: dict[str, Any], names: tuple[str, ...]) -> dic
 
 
 def _check_options(option_values: dict[str, Any], save: Path | None) -> None:
-    """Reject options that would otherwise fail only after minutes.
-
-    Raises:
-        UsageError: options contradict each other, or the recording cannot be written where requested.
-    """
+    """Raise UsageError for options that would otherwise fail only after minutes."""
     from preflight._util.usage_error import UsageError
 
     if option_values["prelude"] and not option_values["trust_job"]:

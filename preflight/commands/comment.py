@@ -80,11 +80,7 @@ def change_report(
     branch_point: bool = False,
     processes: int = 1,
 ) -> ChangeReport:
-    """Compare the jobs in `paths` with those of a commit.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Compare the jobs in `paths` with those of a commit. Raises UsageError if that cannot be read."""
     with versions_of(
         root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes
     ) as versions:
@@ -333,11 +329,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 
 
 class GitHub:
-    """The pull request of a workflow run, from the variables of the runner.
-
-    Raises:
-        PlatformError: this is not the run of a pull request, or there is no token.
-    """
+    """The pull request of a workflow run, from the runner's variables. Raises PlatformError without one or a token."""
 
     max_characters = GITHUB_CHARACTERS
 
@@ -360,10 +352,7 @@ class GitHub:
         self._client = RestClient(environment.get("GITHUB_API_URL", "https://api.github.com"), headers)
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """Return the number and the text of our comment.
-
-        Only a comment by the account of this token is ours: anybody may copy the hidden line.
-        """
+        """Return number and text of our comment: one by this token's account, because anybody may copy the line."""
         found = [
             item for item in self._client.pages(f"{self._comments}/{self._number}/comments") if _is_with(item, key)
         ]
@@ -393,11 +382,7 @@ class GitHub:
 
 
 class GitLab:
-    """The merge request of a pipeline, from the variables of the runner.
-
-    Raises:
-        PlatformError: this is not the pipeline of a merge request, or there is no token.
-    """
+    """The merge request of a pipeline, from the runner's variables. Raises PlatformError without one or a token."""
 
     max_characters = GITLAB_CHARACTERS
 
@@ -439,14 +424,7 @@ class GitLab:
 
 
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
-    """Create or replace the comment, and return a message about the result.
-
-    `write` builds the comment, given the present one. Without a comment and without anything to report, no comment is
-    created.
-
-    Raises:
-        PlatformError: the platform rejects the request.
-    """
+    """Write the comment (`write` gets the present one) unless there is nothing to say. Raises PlatformError."""
     try:
         present = platform.find(key)
         made = write(present[1] if present is not None else "")
@@ -488,11 +466,7 @@ def _commit(name: object) -> str:
 
 
 def platform_of(name: str, environment: Mapping[str, str] = os.environ) -> GitHub | GitLab:
-    """Return the pull request on `github`, or the merge request on `gitlab`, that triggered this job.
-
-    Raises:
-        PlatformError: this job has none.
-    """
+    """Return the pull request on `github`, or merge request on `gitlab`, of this job. Raises PlatformError."""
     return GitHub(environment) if name == "github" else GitLab(environment)
 
 
@@ -506,10 +480,7 @@ _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """An error that prevents the comment; the message gives the reason and the remedy.
-
-    `status` is the HTTP status of the response, if there was one.
-    """
+    """An error that prevents the comment, with reason, remedy and the HTTP status, if any."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -550,11 +521,7 @@ class RestClient:
         self._end = time.monotonic() + TIMEOUT_S
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the JSON of the response.
-
-        Raises:
-            PlatformError: the platform responds with an error, or not in time.
-        """
+        """Send a request and return the JSON of the response. Raises PlatformError."""
         left = self._end - time.monotonic()
         where = f"{method} {path.partition('?')[0]}"
         if left <= 0:

@@ -81,10 +81,7 @@ def share_of(text: str) -> float:
 
 
 def blamed_nodes(report: Report) -> dict[str, str]:
-    """Return the nodes to take out of service, with the reason: certain faults of the node itself.
-
-    A node counts if it answered and a check found an unsuppressed error of high confidence on this node alone.
-    """
+    """Return the nodes to drain, with reasons: they answered, and a check blames them alone with high confidence."""
     answered = {record.node.name for record in report.nodes if not record.problem}
     candidates = answered.intersection(hosts_of(report).failing)
     waived = {(item.id, node) for item in report.suppressed for node in item.nodes}
@@ -197,10 +194,7 @@ class Slurm:
 
 
 class Kubernetes:
-    """Nodes of Kubernetes: our own taint keeps new pods away, and a condition gives the reason.
-
-    A cordon has no owner, so a cordon by somebody else would look the same; a taint has our key.
-    """
+    """Nodes of Kubernetes: a taint with our key keeps new pods away (a cordon has no owner), a condition explains."""
 
     name = "kubernetes"
 

@@ -42,10 +42,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes that can be applied together, the resulting files, and the fixes that were refused.
-
-    `unsafe_left` counts the fixes that only unsafe fixing would apply.
-    """
+    """Fixes to apply together, the resulting files, refused fixes, and the number of left unsafe ones."""
 
     files: Files
     fixed: tuple[Finding, ...] = ()
@@ -223,11 +220,8 @@ class Files:
             raise ValueError(f"is {error.kind}, not a regular file") from None
 
     def write(self, change: ChangedFile) -> None:
-        """Replace the content of a file and keep owner and mode. A link inside the root stays a link.
-
-        Raises:
-            OSError: the file cannot be written; nothing has changed.
-            ValueError: the file changed since it was read.
+        """Replace a file and keep owner, mode and links inside the root. Raises OSError, or ValueError if it
+        changed.
         """
         if self.read(change.path) != change.before:
             raise ValueError("changed since it was judged; run again")

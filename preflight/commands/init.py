@@ -98,10 +98,7 @@ class ProjectScan:
 
 
 def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Sequence[Folder] = ()) -> ProjectScan:
-    """Scan these jobs and the reports on them by profile; paths are relative to the folder.
-
-    `others` are folders whose jobs were excluded.
-    """
+    """Scan jobs and the reports on them by profile, relative to the folder; `others` are excluded folders."""
     findings = {profile: report.findings for profile, report in reports.items()}
     widest = max(findings.values(), key=len, default=())
     launchers = Counter(launch.launcher for job in jobs for launch in job.launches)
@@ -181,10 +178,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """The keys to set, the keys to offer as comments, and the decisions to print.
-
-    `excluded` folders are excluded, `offered` ones could be; `job` is a job that `executor` can run.
-    """
+    """The keys to set or offer, the decisions to print, excluded and offered folders, and a job for `executor`."""
 
     profile: str
     fail_on: str

@@ -207,11 +207,7 @@ def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
 
 
 def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
-    """Write the pages to a folder, delete those of former areas, and return the changed files.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write the pages, delete those of former areas, and return the changed files. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = pages(items)
     changed: list[Path] = []

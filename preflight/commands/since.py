@@ -55,11 +55,7 @@ def lint_since(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Report:
-    """Judge the jobs of the working tree that differ from a commit; findings that existed there do not count.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Judge the jobs that differ from a commit, without its findings. Raises UsageError if it cannot be read."""
     with versions_of(root, paths, revision, configuration.exclude, processes=processes, progress=progress) as versions:
         return judge_versions(versions, revision, configuration, created=created, progress=progress)
 

@@ -53,11 +53,7 @@ def remove_entries(baseline: Baseline, stale_entries: Sequence[Accepted]) -> Bas
 
 
 def load(path: Path) -> Baseline:
-    """Load the baseline from a file.
-
-    Raises:
-        UsageError: the file cannot be read, or is invalid.
-    """
+    """Load the baseline from a file. Raises UsageError."""
     try:
         document = json.loads(regular_file.read(path, _MAX_BYTES))
     except FileNotFoundError:

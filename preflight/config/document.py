@@ -42,11 +42,7 @@ _MAX_PROBLEMS = 10
 
 
 def load_named(file: Path, root: Path, declared: Site) -> Document:
-    """Return the configuration in a file that the user named.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Return the configuration in a file that the user named. Raises UsageError."""
     try:
         text = regular_file.read_text(file, _MAX_BYTES, encoding="utf-8-sig")
     except OSError as error:
@@ -60,11 +56,7 @@ def load_named(file: Path, root: Path, declared: Site) -> Document:
 
 
 def load_from_tree(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
-    """Return the configuration in a file of the tree below `top`; None if the file does not configure preflight.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Return the configuration in a file below `top`; None if it does not configure preflight. Raises UsageError."""
     # This reader accepts only regular files inside the tree.
     tree_file = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
     if isinstance(tree_file, SourceFile):
@@ -335,11 +327,7 @@ class Document:
         return relocate(patterns, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
-        """Return the path of the baseline that the file names; None if it names none.
-
-        Raises:
-            UsageError: the file was found in the tree, and its baseline is outside its folder.
-        """
+        """Return the path of the baseline, if any. Raises UsageError if a file of the tree names one elsewhere."""
         name = self.settings.baseline
         if name is None:
             return None

@@ -80,11 +80,7 @@ def jobs_in(
     given: Mapping[Path, bytes] | None = None,
     progress: Progress = ignore,
 ) -> tuple[Job, ...]:
-    """Return the jobs that the files in `paths` describe; `exclude` are patterns of files to skip in folders.
-
-    Raises:
-        UsageError: a path does not exist, or is outside `root`; a pattern of `exclude` is invalid.
-    """
+    """Return the jobs in `paths`, without folder files matching `exclude`. Raises UsageError for bad paths."""
     return read_jobs(paths, root=root, exclude=exclude, given=given, progress=progress)[0]
 
 
@@ -160,10 +156,7 @@ def resolve_settings(
 
 
 def _apply_choices(file_configuration: Configuration, choices: Choices) -> Configuration:
-    """Return the settings of the file after the command line is applied.
-
-    `--select` replaces `select` and `ignore` of the file; ignored items and severities are combined.
-    """
+    """Return the settings after the command line: `--select` replaces selections, the rest is combined."""
     exclude = choices.exclude if choices.exclude is not None else file_configuration.exclude
     return replace(
         file_configuration,
@@ -178,12 +171,7 @@ def _apply_choices(file_configuration: Configuration, choices: Choices) -> Confi
 
 
 def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> list[Document]:
-    """Return the configuration file that the user named; otherwise the files from the folder `top` down to `start`,
-    outermost first.
-
-    Raises:
-        UsageError: a file cannot be used, or a folder has two files.
-    """
+    """Return the named configuration file, or those from `top` down to `start`. Raises UsageError."""
     if choices.file is not None:
         from preflight.config.document import load_named
 
@@ -243,10 +231,7 @@ NAMES = ("preflight.toml", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices of the command line; None or empty for options that were not given.
-
-    `file` is the configuration file to use instead of a search. If `use_file` is false, no configuration file is used.
-    """
+    """The command line's choices, None or empty if not given; `file` replaces the search, `use_file` allows any."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -35,10 +35,7 @@ _MAX_NAMED = 5
 
 
 def is_selected(meta: Meta, configuration: Configuration) -> bool:
-    """Return whether the configuration selects this rule or check: by profile, then `select`, then `ignore`.
-
-    Mandatory rules and checks are selected in every profile, and cannot be ignored.
-    """
+    """Return whether profile, `select` and `ignore` select this rule or check; mandatory ones always are."""
     mandatory = matches(meta.id, meta.name, configuration.mandatory)
     if matches(meta.id, meta.name, configuration.ignore) and not mandatory:
         return False
@@ -295,10 +292,7 @@ Judge = Callable[[Fleet, Facts], Iterable[T]]
 
 
 def judge_without_crashing_nodes(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[str, str]]:
-    """Return the result of `judge`, and the nodes whose facts it cannot handle, each with the error.
-
-    Raises the error of `judge` if it crashes regardless of the facts.
-    """
+    """Return the result of `judge`, and nodes with unusable facts; raises its error if it always crashes."""
     try:
         return list(judge(fleet, facts)), {}
     except Exception as error:

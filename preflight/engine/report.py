@@ -849,10 +849,7 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(report: Report) -> Hosts:
-    """Return the nodes of a report by result. A finding only about files concerns no node.
-
-    After a run with an injected fault, all nodes that were reached are unknown.
-    """
+    """Return the nodes by result, without findings on files; all unknown after an injected fault."""
     fail_rank = Severity(report.configuration.fail_on).rank
     failing = {record.node.name for record in report.nodes if record.problem}
     has_injected_fault = report.run.smoke_options.injected_fault is not None

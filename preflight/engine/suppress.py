@@ -170,10 +170,7 @@ class _Suppressor:
         return bool(waiver.expires) and self.recording.created[:10] > waiver.expires
 
     def unused_comments(self) -> tuple[Suppression, ...]:
-        """Return the comments that suppressed nothing, each once.
-
-        A comment may cover several lines, and counts as unused if it suppressed nothing on any of these lines.
-        """
+        """Return the comments, each once, that suppressed nothing on any of their lines."""
         used_keys = {(s.path, s.span, s.names) for s in self.comments if s in self._used}
         unused: dict[object, Suppression] = {}
         for s in self.comments:
@@ -182,11 +179,7 @@ class _Suppressor:
         return tuple(unused.values())
 
     def suppression_notes(self, judged_rules: set[tuple[str, str]]) -> Iterator[SuppressionNote]:
-        """Yield notes on settings that are ignored because they would be less strict, on waivers that are expired or
-        unused, on unused entries of the baseline, and on mandatory rules.
-
-        A waiver is unused if it suppressed nothing although its rule was applied.
-        """
+        """Yield notes on ignored settings, unused or expired waivers, unused baseline entries, and mandatory rules."""
         for message in self._configuration.set_aside:
             yield SuppressionNote("set-aside", message)
         for waiver in self._configuration.waivers:

@@ -142,11 +142,7 @@ def pack(
 
 
 def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
-    """Return a document that makes an agent import additional modules, given by name with their sources.
-
-    Raises:
-        BundleError: the sources exceed MAX_BYTES.
-    """
+    """Return a document that makes an agent import further modules. Raises BundleError above MAX_BYTES."""
     modules: dict[str, str] = {}
     packages: set[str] = set()
     for name, source in extra:
@@ -159,10 +155,7 @@ def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
 
 
 def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """Return the source of every module of these packages by name, and which of them are packages.
-
-    Parents of a package are empty. A package that is not installed is skipped.
-    """
+    """Return the sources of these packages' modules by name, and the packages; missing ones are skipped."""
     modules: dict[str, str] = {}
     packages: set[str] = set()
     for name in shipped:
@@ -307,10 +300,7 @@ class _Module:
                 self.kept.add(statement)
 
     def _import_needs(self, statement: ast.Import | ast.ImportFrom, name: str) -> Iterator[_Need]:
-        """Yield the dependencies of `name`, which this statement imports.
-
-        Raises ExtractionError if they cannot be sent.
-        """
+        """Yield the dependencies of `name`, which this statement imports. Raises ExtractionError if unsendable."""
         for module, wanted in self._sources(statement, name):
             module = _defining_module(wanted) if module == _FACADE else module
             if module.partition(".")[0] == self.name.partition(".")[0]:

@@ -126,12 +126,7 @@ class KubernetesExecutor(Executor):
         return f"{connected['where']}, namespace {connected['namespace']}; its API server was not contacted"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the existing pods, or those that are created here; nodes have the names of the cluster's nodes.
-
-        Raises:
-            ExecutorError: the API server cannot be reached, or rejects a request.
-            UsageError: the pods are unknown.
-        """
+        """Return existing or new pods, named as the cluster's nodes. Raises ExecutorError or UsageError."""
         with anyio.move_on_after(request.deadline_s):
             return await self._gather(request)
         raise ExecutorError("timeout", f"the API server did not list the pods within {request.deadline_s:g} s")
@@ -279,10 +274,7 @@ class KubernetesExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes)
 
     async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
-        """Return the pods of our Job by index, once each has a node or the scheduler reports nothing new.
-
-        Returns at the latest after three quarters of the time, so that pods without a node can still be reported.
-        """
+        """Return our Job's pods by index, once placed or final, at the latest after three quarters of the time."""
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
         with anyio.move_on_after(request.deadline_s * 0.75):

@@ -70,11 +70,7 @@ class PodSource:
 
 
 def pod_sources(text: str) -> tuple[PodSource, ...]:
-    """Return every object of a manifest that describes pods.
-
-    Raises:
-        UsageError: the text is not YAML, or still contains placeholders of a template.
-    """
+    """Return every object of a manifest that describes pods. Raises UsageError for YAML errors or placeholders."""
     import yaml
 
     from preflight.sources.formats import lenient_yaml
@@ -152,11 +148,7 @@ def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
 
 
 def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the container with this name; without a name, the first that requests devices, otherwise the first.
-
-    Raises:
-        UsageError: there is no container of that name.
-    """
+    """Return the named container, else the first with devices, else the first. Raises UsageError if missing."""
     containers: list[dict[str, Any]] = template["spec"]["containers"]
     if name:
         for container in containers:

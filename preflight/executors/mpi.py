@@ -91,11 +91,7 @@ class MpiExecutor(Executor):
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one, where the user or the job has to name them.
-
-        Raises:
-            ExecutorError: there is no mpirun here, or the list of nodes cannot be read.
-        """
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError."""
         await self._find()
         if request.named_nodes:
             return None

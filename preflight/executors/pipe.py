@@ -392,11 +392,7 @@ def _stall_error(channel: StartingChannel, name: str, size: int) -> ExecutorErro
 def no_python(
     name: str, lines: Sequence[str], code: int | None, error_text: str, *, where: str = "there"
 ) -> ExecutorError | None:
-    """Explain a start that failed because no usable Python exists `where` the agent was to run; return None if it
-    failed for another reason.
-
-    `lines` is the output of the node, `code` the exit code (None: still running at the deadline).
-    """
+    """Explain a start that failed for lack of a usable Python `where`; None otherwise. `code` None: still running."""
     missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), "")
     if not missing and code != bootstrap.NO_PYTHON:
         return None
@@ -421,10 +417,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor(Executor):
-    """Runs agents on this machine, for single-node jobs and for experiments.
-
-    `interpreter` runs the agents; `environment` is added to that of this process.
-    """
+    """Runs agents on this machine with `interpreter`, adding `environment`."""
 
     interpreter: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -441,11 +434,7 @@ class LocalExecutor(Executor):
         return f"this machine can represent up to {MAX_LOCAL} nodes; links between them are not measured"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return as many nodes as the job has, all on this machine.
-
-        Raises:
-            UsageError: the job has more nodes than one machine may represent.
-        """
+        """Return as many nodes as the job has, all here. Raises UsageError if they are too many."""
         if request.named_nodes:
             nodes = tuple(replace(node, address="localhost") for node in request.named_nodes)
             return GatheredNodes(nodes, "this machine")

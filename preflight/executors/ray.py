@@ -81,11 +81,7 @@ class RayExecutor(Executor):
         return f"the Ray cluster at {address} (Ray {versions['ray']}, Python {versions['python']})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the cluster, its head first.
-
-        Raises:
-            ExecutorError: the cluster cannot be reached.
-        """
+        """Return the nodes of the cluster, its head first. Raises ExecutorError."""
         with anyio.move_on_after(request.deadline_s):
             return await self._gather(request)
         raise ExecutorError(
@@ -127,10 +123,7 @@ class RayExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes, cluster=cluster)
 
     def _holds_ranks(self, node: Mapping[str, Any]) -> bool:
-        """Return whether a node can hold ranks.
-
-        KubeRay and others start the head without CPUs and GPUs, so that it gets no ranks.
-        """
+        """Return whether a node can hold ranks: KubeRay and others start the head without CPUs and GPUs."""
         if not node["head"]:
             return True
         if "head" in self.settings:

@@ -55,11 +55,7 @@ class ReplayExecutor(Executor):
     )
 
     def configured(self, settings: Mapping[str, str]) -> ReplayExecutor:
-        """Return a copy that replays the named recording.
-
-        Raises:
-            UsageError: none was named, or it is invalid.
-        """
+        """Return a copy that replays the named recording. Raises UsageError."""
         path = settings.get("recording", "")
         if not path:
             raise UsageError("--on replay needs a recording; name it with --on-option recording=FILE")
@@ -69,12 +65,7 @@ class ReplayExecutor(Executor):
             raise UsageError(f"--on-option recording={path}: {error}") from None
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the recorded nodes, or the named ones among them.
-
-        Raises:
-            ExecutorError: the recording has none.
-            UsageError: a node was named that is not in the recording.
-        """
+        """Return the recorded nodes, or the named ones. Raises ExecutorError without any, UsageError if unknown."""
         recording = self._require_recording()
         words = f"the recording {self.path} of {recording.created}"
         origin = recording.origin

@@ -170,12 +170,7 @@ class Allocation:
 
 
 async def allocate(request: NodeRequest, options: Sequence[str], *, deadline_s: float) -> Allocation:
-    """Request nodes from Slurm and wait for the allocation.
-
-    Raises:
-        ExecutorError: "blocked" if none is free in time, "denied" if Slurm rejects the request, each with Slurm's
-            message.
-    """
+    """Request nodes from Slurm. Raises ExecutorError with its message, "blocked" if none is free, else "denied"."""
     nonce = make_nonce()
     script = f'echo "{nonce} $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null'
     limit = max(1, math.floor(deadline_s))
@@ -282,10 +277,7 @@ def _minutes(request: NodeRequest) -> int:
 
 
 def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str, ...]:
-    """Return the resources in the job's own header, as options of salloc; the last value of each option counts.
-
-    Node names are included only with trust; the time limit only if `timed`, because our own is shorter.
-    """
+    """Return the header's resources as salloc options; node names only with trust, the time only if `timed`."""
     options: dict[str, str] = {}
     for job in request.jobs:
         for claim in job.about("batch_option"):
@@ -320,12 +312,7 @@ _MAX_NODES = 20_000
 
 
 async def read_cluster(options: Sequence[str]) -> Cluster:
-    """Return the partitions, the nodes of those that `options` (of salloc) name, and whether Slurm would accept the
-    request.
-
-    Raises:
-        ExecutorError: the controller does not answer.
-    """
+    """Return partitions, the nodes of those in `options`, and whether Slurm accepts. Raises ExecutorError."""
     ran = await run_tool(["scontrol", "show", "partition", "--oneliner"], deadline_s=REQUEST_S)
     if ran.code:
         raise ExecutorError("unreachable", f"Slurm's controller does not answer: {ran.last_error}", ran.errors)
@@ -490,12 +477,7 @@ class SlurmExecutor(Executor):
         return f"{named}, whose controller answers"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes:
-        """Return the nodes of the job; outside of a job, of an allocation made for this run.
-
-        Raises:
-            ExecutorError: Slurm is not available here, or provides no nodes.
-            UsageError: a node was named that is not in the job.
-        """
+        """Return the nodes of the job or of our allocation. Raises ExecutorError, or UsageError for an unknown name."""
         _require_srun(request.environment)
         job, words, cluster = await self._find(request)
         self._job = job
@@ -696,10 +678,7 @@ def environment_for_step(environment: Mapping[str, str]) -> dict[str, str]:
 def explain(
     node: str, job: str, code: int | None, error_text: str, *, deadline_s: float, state: str = ""
 ) -> ExecutorError:
-    """Explain the failure of an srun, from its exit `code` (None: still running at the deadline) and its `error_text`.
-
-    `state` describes the node according to Slurm and the network.
-    """
+    """Explain srun's failure from `code` (None: still running), `error_text` and the node's `state`."""
     error_text = bootstrap.without_mark(error_text)
     lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _is_harmless(line)]
     known = f"; {state}" if state else ""

@@ -48,10 +48,7 @@ _MAX_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchSystem:
-    """A batch system: the variable with the file of nodes, the one with the job's id, and the format of lines.
-
-    `has_slot_counts` is whether a line has a host and its number of slots, instead of one line for each slot.
-    """
+    """A batch system: the variables of its node file and job id, and whether lines hold slot counts."""
 
     name: str
     file: str
@@ -79,11 +76,7 @@ def reason(environment: Mapping[str, str]) -> str:
 
 
 def read_nodes(environment: Mapping[str, str]) -> tuple[tuple[Node, ...], str] | None:
-    """Return the nodes of the current job, with their slots, and the source; None outside of a job.
-
-    Raises:
-        ExecutorError: the file cannot be read, or is malformed.
-    """
+    """Return the job's nodes with slots, and the source; None outside of a job. Raises ExecutorError."""
     system = find_system(environment)
     if system is None:
         return None
@@ -237,10 +230,7 @@ _NO_PROCESS = re.compile(
 
 
 def explain(name: str, target: str, code: int | None, error_text: str, *, deadline_s: float) -> ExecutorError:
-    """Explain an ssh failure from its output and its exit `code` (None: still running at the deadline).
-
-    `error_text` is the output before the agent, followed by standard error.
-    """
+    """Explain ssh's failure from its exit `code` (None: still running) and `error_text`."""
     error_lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     lines = [line for line in error_lines if line != bootstrap.SHELL_MARK]
     error_text = bootstrap.without_mark(error_text)

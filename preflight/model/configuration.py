@@ -126,11 +126,7 @@ def parse_injected_fault(text: str) -> InjectedFault:
 
 
 def job_of(options: SmokeOptions) -> Job:
-    """Return the job of a run without files: the ranks of a collective, or the requested servers and workers.
-
-    Raises:
-        UsageError: servers are requested without workers, or workers without servers.
-    """
+    """Return the job of a run without files: ranks, or the requested servers and workers. Raises UsageError."""
     if bool(options.servers) != bool(options.workers):
         raise UsageError("--servers and --workers must be used together")
     if not options.servers:

@@ -568,8 +568,5 @@ def memoize(function: F) -> F:
 
 
 def clear_memo(owner: Any) -> None:
-    """Release the stored results of a job or of facts.
-
-    A stored result refers to its owner, so otherwise only the garbage collector could release both.
-    """
+    """Release the stored results of a job or of facts, whose cycle only the garbage collector would free."""
     owner.__dict__.pop("_memo", None)

@@ -77,11 +77,7 @@ def broken_for(verb: str, stages: Stages = None) -> tuple[registry.Broken, ...]:
 
 
 def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
-    """Return all rules and checks, by id, including those that site rule files declare.
-
-    Raises:
-        UsageError: such a file cannot be used.
-    """
+    """Return all rules and checks by id, with those of site rule files. Raises UsageError for such a file."""
     items: list[Rule | Check] = [*registry.rules(), *registry.checks()]
     if site_rules:
         from preflight.plugins.site.loader import load

@@ -174,11 +174,7 @@ def use_plugin_files(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def added_plugin_files(paths: Sequence[Path]) -> Iterator[None]:
-    """Use these Python files as well, until the block ends.
-
-    Raises:
-        UsageError: as `use_plugin_files`.
-    """
+    """Use these Python files as well, until the block ends. Raises UsageError as `use_plugin_files` does."""
     earlier_paths = _plugin_paths
     use_plugin_files((*earlier_paths, *paths))
     try:
@@ -370,11 +366,7 @@ def load_named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """Return the built-in item with this name; None if there is none.
-
-    The item is found by the name of its module, so that no other item is loaded. No plugin's item can have the same
-    name, because built-in items are registered first.
-    """
+    """Return the built-in item with this name, found by its module so that no other loads; None without one."""
     for point in _entry_points(group):
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
@@ -468,10 +460,7 @@ def _distribution_name(point: EntryPoint) -> str:
 
 @functools.cache
 def _name_and_version(distribution: Distribution) -> str:
-    """Return the name and version in the head of a distribution's metadata.
-
-    The library would parse all metadata, including a long description, with a mail parser.
-    """
+    """Return name and version from the head of a distribution's metadata, without parsing all of it."""
     head, _, _ = (distribution.read_text("METADATA") or "").partition("\n\n")
     headers = dict(line.partition(": ")[::2] for line in head.splitlines())
     if "Name" in headers and "Version" in headers:

@@ -146,10 +146,7 @@ class Case:
 
 
 def cases_of(report: Report) -> tuple[Case, ...]:
-    """Return the verdict, then every finding, undecided check and pass, by stage and id.
-
-    Outcomes that do not apply to the job are left out.
-    """
+    """Return the verdict, then applicable findings, undecided checks and passes, by stage and id."""
     stages = {outcome.id: outcome.stage for outcome in report.outcomes}
     order = {stage: number for number, stage in enumerate(("lint", "node", "link", "smoke"))}
     found = [_finding_case(report, finding, stages) for finding in (*report.findings, *report.suppressed)]

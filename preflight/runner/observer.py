@@ -174,10 +174,7 @@ class Observer:
             self._record_unavailable(request, Unavailable("timeout", reason))
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
-        """Run the ranks of each group together, then the resulting requests of `follow_up`, for at most as long again.
-
-        Groups that share no node run at the same time; requests without a group are sent like those of nodes.
-        """
+        """Run each group's ranks together, disjoint groups at the same time, then `follow_up` for as long again."""
         await self._rank_groups(requests, lambda ranks: deadline_s)
         ends = self.now() + deadline_s
         for _ in range(MAX_WAVES):

@@ -70,11 +70,7 @@ class ContextChoice:
 
 
 def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Origin | None]:
-    """Return the nodes that the user named, in rank order, and the option that names them; empty if none were named.
-
-    Raises:
-        UsageError: a name is not a host name, or the list is invalid.
-    """
+    """Return the nodes that the user named, in rank order, and the option; empty if none. Raises UsageError."""
     if hosts:
         return _parse_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
     if hostfile is not None:
@@ -83,11 +79,7 @@ def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Or
 
 
 def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, ...], str]:
-    """Return the nodes that the job's own files name, in rank order, and the locations of the names.
-
-    Raises:
-        UsageError: the files name no nodes, or are not trusted.
-    """
+    """Return the nodes in the job's files, in rank order, with locations. Raises UsageError without any or trust."""
     claimed, where = claimed_hosts(jobs)
     if not claimed:
         raise UsageError(
@@ -163,10 +155,7 @@ def _read_hostfile(path: Path) -> tuple[Node, ...]:
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
-    """Return the names of the nodes in the job's files, in rank order, and their location.
-
-    A list of hosts takes precedence, then the endpoints of the job's own processes: trainers, then servers.
-    """
+    """Return the job's nodes in rank order and their location: a host list, else trainers, then servers."""
     for job, scope in _scopes(jobs):
         names = items(job.value("hosts", scope))
         if names:
@@ -304,11 +293,7 @@ class FoundNodes:
 async def choose(
     *, hosts: str, hostfile: Path | None, executor: str, options: Sequence[str], environment: Mapping[str, str]
 ) -> ExecutorChoice:
-    """Return the executor of a run: the user's choice, otherwise that of the environment, otherwise ssh.
-
-    Raises:
-        UsageError: no such executor or option, or an invalid host name.
-    """
+    """Return the executor: the user's choice, else the environment's, else ssh. Raises UsageError."""
     choice = await _choice(hosts, hostfile, executor, options, environment)
     _log.info("executor %s chosen: %s", choice.executor.name, choice.because)
     return choice
@@ -349,11 +334,7 @@ async def _owns_nodes(executor: Executor, named: Sequence[Node], environment: Ma
 
 
 async def find(choice: ExecutorChoice, request: NodeRequest) -> FoundNodes:
-    """Return the nodes of the run in rank order, and their origin. If there are none, the origin has the reason.
-
-    Raises:
-        UsageError: no nodes are known, or their names are invalid.
-    """
+    """Return the run's nodes in rank order, and their origin or the reason for none. Raises UsageError."""
     try:
         gathered = await _gather_nodes(choice.executor, request)
     except ExecutorError as error:
@@ -462,11 +443,7 @@ class Preparation:
         self._done = anyio.Event()
 
     async def load(self) -> None:
-        """Load the jobs in a thread.
-
-        Raises:
-            UsageError: the paths contain no job, or cannot be read.
-        """
+        """Load the jobs in a thread. Raises UsageError."""
         progress = threadsafe(asyncio.get_running_loop(), self._progress)
         self.prepared = await anyio.to_thread.run_sync(self._prepare, progress, abandon_on_cancel=True)
         self._done.set()

@@ -142,11 +142,7 @@ class _LiveRun:
         return time.monotonic() - self._began
 
     def recording(self) -> Recording:
-        """Return everything observed so far.
-
-        Raises:
-            KeyboardInterrupt: the run was interrupted before the jobs were read.
-        """
+        """Return all observations so far. Raises KeyboardInterrupt if interrupted before the jobs were read."""
         prepared = self._preparation.prepared
         if prepared is None:
             if self._interrupted == TERMINATED:

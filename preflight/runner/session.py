@@ -72,10 +72,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """How far the node's wall clock is ahead of the head's, and the round trip over which it was measured, in seconds.
-
-    offset = ((t1 - t0) + (t2 - t3)) / 2 of RFC 5905, section 8; its error is at most half the round trip.
-    """
+    """The node's clock ahead of the head's, and the round trip, in seconds (RFC 5905, section 8)."""
 
     offset_s: float
     round_trip_s: float

@@ -180,10 +180,7 @@ def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
 
 
 def measure_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """Yield the measurements of each direction, and the median over the links of each node.
-
-    Of two measurements of a link the better one counts, because the worse one was delayed by something else.
-    """
+    """Yield each direction's measurements (the better of two) and the median over the links of each node."""
     measured = measurements_of(facts)
     bandwidth = {
         pair: max(rates) * 1e6

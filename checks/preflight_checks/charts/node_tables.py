@@ -56,10 +56,7 @@ def are_equal(first: Value, second: Value) -> bool:
 def cells_of(
     fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = are_equal
 ) -> tuple[Cell, ...] | None:
-    """Return one cell per node; values that differ from the most common one are marked. None if no value is known.
-
-    If several values are equally common, that of the first node counts as the most common one, as in the checks.
-    """
+    """Return one cell per node; values other than the most common one are marked. None if all are unknown."""
     division = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
     if division is None:
         return None
@@ -325,11 +322,7 @@ def _framework(name: str, value: Packages) -> CellValue:
 
 
 def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], int]:
-    """Return the packages that differ between nodes, those used in lockstep computation first, and the number of equal
-    ones.
-
-    Frameworks have their own columns.
-    """
+    """Return the packages that differ between nodes, lockstep computation first, and the number of equal ones."""
     sets = {value.digest: value.distributions for value in observed.values()}.values()
     named = {name for names in DISTRIBUTIONS.values() for name in names}
     names = {name for held in sets for name in held} - named

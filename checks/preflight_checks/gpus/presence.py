@@ -84,10 +84,7 @@ def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
 
 @memoize
 def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
-    """Return every NVIDIA device that was found on any node, with or without a problem.
-
-    Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
-    """
+    """Return all nodes' NVIDIA devices. Memoized: a dozen checks use them, and there may be a hundred thousand."""
     wanted, named = expected_gpus(job), visible_devices(job)
     return [
         NodeGpu(node, gpu, _is_used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
@@ -244,11 +241,7 @@ plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=
 
 
 def runs_without_gpus(job: Job, facts: Facts) -> bool:
-    """Return whether the job uses GPUs only if present (`nccl if torch.cuda.is_available() else gloo`), and no node has
-    any.
-
-    Every node must be known to have neither GPU nor driver.
-    """
+    """Return whether the job uses GPUs only if present, and every node certainly has neither GPU nor driver."""
     asked, claims = asked_backend(job)
     if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
         return False

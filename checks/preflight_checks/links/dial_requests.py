@@ -78,10 +78,7 @@ def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
 
 
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
-    """Yield the endpoints that no node dialled, each with the reason.
-
-    Yields nothing if all nodes are one machine, because the job's host names then mean nothing.
-    """
+    """Yield the endpoints that no node dialled, with the reason; none on one machine, where names mean nothing."""
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}
     if nodes_share_machine(fleet) or not labels:
@@ -152,10 +149,7 @@ def listeners(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @requests_for(dial, listen)
 def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request one listener and one dialler per node, for all its partners; every link check shares them.
-
-    Even if only a sample of pairs is tried, every node dials the rendezvous ports and every parameter server.
-    """
+    """Request one listener and one dialler per node for all link checks; all nodes dial the job's own endpoints."""
     if len(fleet.nodes) < 2 or len(fleet.reached) < 2:
         return
     yield from listeners(job, fleet, facts)

@@ -63,11 +63,7 @@ Ends = tuple[Interface | None, Interface | None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One direction of one measurement.
-
-    `number` counts the measurements of this pair; `rate_mbps` is the better of one stream and several; `ends` are the
-    sending and receiving cards, by the addresses of the connection.
-    """
+    """One direction of a measurement. `number` counts those of the pair; `rate_mbps` is the best of its streams."""
 
     pair: Pair
     number: int
@@ -91,11 +87,7 @@ class Measurement:
         return self.quality.lost_pings or 0
 
     def busy(self, kind: str) -> float:
-        """Return the share of the measurement during which a process waited for a processor.
-
-        Lost datagrams and frames do not depend on the processor: those that found no buffer space are not counted as
-        lost.
-        """
+        """Return the share of the measurement in which a process waited for a processor; datagram loss ignores it."""
         share = {"slow": self.direction.busy, "late": self.quality.busy, "unsteady": self.quality.busy}.get(kind)
         return share or 0.0
 
@@ -307,10 +299,7 @@ def values_and_cards(facts: Facts) -> tuple[FleetValues, Cards]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedDirection:
-    """One direction after all measurements: the faults seen in each of them, and those in doubt.
-
-    `inconclusive` faults are explained by a busy node; `unconfirmed` faults could not be measured again in time.
-    """
+    """A direction with its faults; `inconclusive` ones are explained by load, `unconfirmed` ones were not repeated."""
 
     pair: Pair
     measurements: tuple[Measurement, ...]
@@ -341,11 +330,7 @@ def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
-    """Return whether a busy node explains the measurement.
-
-    Data waits for either end in turn, so both together delay it by at most twice the larger share. Anything slower has
-    another cause.
-    """
+    """Return whether a busy node explains the measurement: waits delay data by at most twice the larger share."""
     busy = item.busy(kind)
     if busy <= BUSY or kind != "slow" or busy >= 0.5:
         return busy > BUSY

@@ -433,10 +433,7 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @memoize
 def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]:
-    """Return the filters that each node sets itself, for variables that the job's files do not set.
-
-    They are certain if they were read in the ranks' context or from NCCL's files.
-    """
+    """Return the filters that each node sets itself; certain if read in the ranks' context or NCCL's files."""
     environments = observed_environments(facts)
     filters_by_node: dict[str, tuple[Filter, ...]] = {}
     for node, environment in environments.by_node.items() if environments is not None else ():

@@ -300,10 +300,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Yield each endpoint with the node that binds it, and the probe's parameters.
-
-    A parameter server whose address belongs to no known node is tried on every node; the node with the address counts.
-    """
+    """Yield each endpoint with its node and parameters; a server of unknown address is tried on every node."""
     reached = set(fleet.reached)
     for endpoint in endpoints_on(job, fleet):
         if not endpoint.port:

@@ -48,10 +48,7 @@ def _uses_own_name(job: Job, fleet: Fleet) -> bool:
 
 
 def _paddle_launches(job: Job) -> tuple[Launch, ...]:
-    """Return Paddle's launches that find their node's address by its own name, because they have no `--host`.
-
-    paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
-    """
+    """Return Paddle's launches without `--host`, which use the node's own name (paddle launch/context/node.py)."""
     found = (launch for launch in job.launches if launch.launcher == "paddle")
     return tuple(launch for launch in found if not job.setting("node_address", launch.scope))
 
@@ -544,10 +541,7 @@ def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """Return the node whose name torchrun's c10d rendezvous will publish as the master's, if known.
-
-    dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
-    """
+    """Return the node whose name torchrun's c10d rendezvous publishes: the first by name (dynamic_rendezvous.py)."""
     rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
     given = any(job.setting("local_addr", scope) for scope in scopes(job))
     identities = facts.observed(identity)

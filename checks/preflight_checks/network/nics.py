@@ -80,10 +80,7 @@ from preflight_checks.requirements import (
 
 @dataclass(frozen=True, slots=True)
 class UsedInterface:
-    """The interface and address that a node's processes use first, and why.
-
-    `reason` completes "NAME is used: ..."; `filter` is the job's own filter, if any.
-    """
+    """A node's first interface and address; `reason` completes "NAME is used: ...", `filter` is the job's own."""
 
     interface: Interface
     address: Address

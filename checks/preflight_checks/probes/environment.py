@@ -80,10 +80,7 @@ class Environment:
 
 @cheap("node", sends_requests=True)
 def environment(params: dict[str, Any]) -> Environment:
-    """Return variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
-
-    `params["run_key"]` is the key of this run; the head sets it when it sends the request.
-    """
+    """Return variables matching COLLECTED, keyed hashes (`run_key`) of `params["hashed"]`, and settings files."""
     key = str(params.get("run_key") or "")
     if not key:
         raise ProbeUnavailable("blocked", "the run provided no key to hash values")

@@ -48,10 +48,7 @@ class FolderState:
 
 
 def folder_state(params: dict[str, Any]) -> FolderState:
-    """Examine `params["path"]` as seen from the job context; nothing is made or written.
-
-    With `params["quota"]` quotas and targets are queried, if the file system has any.
-    """
+    """Examine `params["path"]` in the job context without writing; with `params["quota"]` also quotas and targets."""
     given_path = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     nearest, status, found = _nearest_existing(resolved)
@@ -529,10 +526,7 @@ class PathState:
 
 
 def path_state(params: dict[str, Any]) -> PathState:
-    """Examine `params["path"]`, relative to the working directory of the job context; `~` and $NAME are expanded.
-
-    Runs in its own child process: a hung network file system makes that one time out, nothing else.
-    """
+    """Examine `params["path"]` of the job context, with `~` and $NAME, in its own process: the mount may hang."""
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
     try:

@@ -225,11 +225,7 @@ def _mtu(name: str) -> int | None:
 
 @cheap("node", sends_requests=True)
 def route(params: dict[str, Any]) -> Route:
-    """Return the kernel's route to `params["destination"]` (a name or an address). Sends nothing.
-
-    Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
-    netlink, or is the one with the source address if netlink is not available.
-    """
+    """Return the kernel's route to `params["destination"]`, found by connecting a datagram socket; nothing is sent."""
     destination = str(params["destination"])
     found = lookup(destination, float(params.get("limit_s", 3.0)))
     if not found.addresses:

@@ -398,10 +398,7 @@ class KernelSettings:
 
 @cheap("node")
 def kernel_settings(params: dict[str, Any]) -> KernelSettings:
-    """Read the kernel's settings from its own files; no tool is run.
-
-    Raises ProbeUnavailable if there are none.
-    """
+    """Read the kernel's settings from its own files. Raises ProbeUnavailable if there are none."""
     values, unread = read(ROOT)
     if not values:
         raise ProbeUnavailable("missing", f"the kernel shows no settings below {ROOT}")

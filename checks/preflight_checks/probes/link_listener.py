@@ -315,10 +315,7 @@ class _Server:
             train.arrived += 1
 
     def _send_train(self, id: bytes, words: dict[str, Any]) -> tuple[int, int]:
-        """Send a train back to the origin of the train with this id; return the number of datagrams and their size.
-
-        Without a size each datagram fills one frame of the path MTU that this kernel knows.
-        """
+        """Send a train back to the origin of train `id`; return count and size of datagrams (default: path MTU)."""
         train = self._trains.get(id)
         if train is None or self._datagrams is None:
             return 0, 0
@@ -365,10 +362,7 @@ def forbid_fragmentation(datagrams: socket.socket) -> None:
 
 
 def largest_datagram(connected: socket.socket, address: str) -> int:
-    """Return the largest datagram to the connected end that fits into one frame; 0 if the kernel does not report it.
-
-    IP_MTU and IPV6_MTU (ip(7), ipv6(7)) give the MTU of the route, less the headers of IP and UDP.
-    """
+    """Return the largest datagram that fits into one frame, from IP_MTU or IPV6_MTU; 0 if unknown."""
     mapped = plain_address(address)
     headers, (level, option) = (48, (socket.IPPROTO_IPV6, 24)) if ":" in mapped else (28, (socket.IPPROTO_IP, 14))
     try:

@@ -47,10 +47,7 @@ _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans"
 
 
 def receive(stream: socket.socket, size: int, ends: float | None = None) -> bytes:
-    """Receive exactly `size` bytes, all of them by `ends` if given.
-
-    Raises EOFError when the other side closes before, OSError (its timeout among them) as the socket does.
-    """
+    """Receive exactly `size` bytes by `ends`. Raises EOFError at an early end, OSError as the socket does."""
     data = bytearray()
     while len(data) < size:
         if ends is not None:
@@ -171,10 +168,7 @@ def load() -> Load:
 
 
 def waited_s() -> float | None:
-    """Return how long this thread was ready to run and had no processor; None if the kernel does not count it.
-
-    The second number of schedstat (Documentation/scheduler/sched-stats), in nanoseconds.
-    """
+    """Return how long this thread waited for a processor, from schedstat (nanoseconds); None if not counted."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9

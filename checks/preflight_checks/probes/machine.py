@@ -312,10 +312,7 @@ def clock(params: dict[str, Any]) -> Clock:
 
 
 def is_synchronised() -> bool:
-    """Return whether the kernel considers the clock synchronised, from adjtimex(2).
-
-    Raises OSError if the kernel may not be queried (as in containers), or has another layout.
-    """
+    """Return whether adjtimex(2) reports a synchronised clock. Raises OSError if that may not be queried."""
     if struct.calcsize("P") != 8:
         raise OSError(0, "the clock's state is only read on 64-bit systems")
     library = ctypes.CDLL(None, use_errno=True)

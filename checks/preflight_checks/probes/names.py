@@ -51,11 +51,7 @@ class Lookups:
 
 @cheap("node", sends_requests=True)
 def resolve(params: dict[str, Any]) -> Lookup:
-    """Look up `params["name"]`, or the node's own name when it is empty or missing.
-
-    The lookup runs in a thread and is abandoned after `params["limit_s"]` seconds (3 by default), because a resolver
-    cannot be interrupted; the answer `timeout` is an observation, not a failure to observe.
-    """
+    """Look up `params["name"]` (default: own name) in a thread abandoned after `params["limit_s"]` seconds (3)."""
     name = str(params.get("name") or "")
     own = not name
     if own:

@@ -56,10 +56,7 @@ class Neighbours:
 
 
 def neighbours(params: dict[str, Any]) -> Neighbours:
-    """Return the table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
-
-    Raises ProbeUnavailable if the kernel provides no table.
-    """
+    """Return the neighbours and who answers for `params["ask"]`. Raises ProbeUnavailable without a table."""
     cards = [
         Card(item.name, hardware, [address.address for address in item.addresses])
         for item in interfaces({}).interfaces

@@ -180,11 +180,7 @@ class Installed:
 
 @cheap("packages")
 def installed(params: dict[str, Any]) -> Installed:
-    """Return the distributions of this interpreter. Run it in the job context.
-
-    With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
-    be most of a recording.
-    """
+    """Return the distributions in the job context; with `params["only"]`, others enter only the digest."""
     version_by_name: dict[str, str] = {}
     twice: dict[str, list[str]] = {}
     sources: dict[str, Source] = {}

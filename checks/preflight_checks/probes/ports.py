@@ -80,10 +80,7 @@ def bind(host: str, port: int) -> None:
 
 
 def is_vacant(port: int) -> bool:
-    """Return whether certainly nothing listens on the port, at any address.
-
-    It is bound and released without listening, so that a concurrent attempt of another process does not fail.
-    """
+    """Return whether nothing listens on the port; it is bound without listening, to disturb no other process."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as taker:
@@ -226,10 +223,7 @@ class FreePorts:
 
 @cheap("node")
 def free_ports(params: dict[str, Any]) -> FreePorts:
-    """Return `params["count"]` free ports, or fewer if not enough are found; each is bound briefly.
-
-    Raises ProbeUnavailable if none is found.
-    """
+    """Return up to `params["count"]` free ports, each bound briefly. Raises ProbeUnavailable if none is found."""
     count = int(params["count"])
     known = candidates(visible_network())
     ports: list[int] = []

@@ -244,10 +244,7 @@ def _group_name(job: Job, nodes: Group) -> str:
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
-    """Return the nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
-
-    A rank that died, was stopped or never started is certain; one that waits may wait because of its link to another.
-    """
+    """Return the nodes of uncertain culprits, which may only wait for others; None if no trial is needed."""
     culprit = run.culprit
     if culprit is None or culprit.kind != "stuck":
         return None

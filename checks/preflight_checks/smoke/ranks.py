@@ -96,10 +96,7 @@ def _reports(event: EventRecord, key: str) -> bool:
 
 
 def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
-    """Decorate a check so that findings caused by an injected fault of these kinds become information.
-
-    With `kill`, `stop` and `delay`, only findings about the target's node do.
-    """
+    """Make findings by these injected faults informational; `kill`, `stop`, `delay` only on the target's node."""
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)
@@ -184,11 +181,7 @@ def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
 
 
 def gpus_on(facts: Facts, node: str) -> int:
-    """Return the number of GPUs on `node` that the ranks' framework can use.
-
-    These are working GPUs, if torch, or paddle without torch, was built for them: with CUDA for NVIDIA's, with ROCm for
-    AMD's.
-    """
+    """Return the number of working GPUs on `node` for which the ranks' framework was built (CUDA or ROCm)."""
     seen, installed = facts.of(gpus, node), facts.of(packages, node)
     if not isinstance(seen, Observed) or not isinstance(installed, Observed):
         return 0
@@ -324,10 +317,7 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """Return the framework of all processes: paddle if the job trains with paddle and any node has it.
-
-    On a node without paddle, the process then fails and names the node, as in the job.
-    """
+    """Return the framework of all processes: paddle if the job uses it and any node has it, so that others fail."""
     options = fleet.smoke_options
     if not trains_with_paddle(job):
         return Framework()

@@ -560,10 +560,7 @@ UNEVEN = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The bytes that one server moved, and its shares of all bytes and of all parameters.
-
-    `uneven`: it moved far more than its share of the parameters explains.
-    """
+    """The bytes of a server and its shares; `uneven`: far more than its share of the parameters explains."""
 
     index: int
     node: str
@@ -673,10 +670,7 @@ SLOW_FACTOR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The communication of one step: the median over the steps of the slowest worker, and the bytes of the model.
-
-    `job_s` is the time of a step with the job's own sizes, at the same rate.
-    """
+    """A step's communication: median of its slowest worker, bytes of the model, and `job_s` at the job's sizes."""
 
     node: str
     seconds: float

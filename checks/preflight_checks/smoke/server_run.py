@@ -483,10 +483,7 @@ COPIES = 8
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """The job's parameters as used in the run: the first dimension of each is divided by `divisor`.
-
-    `stated_bytes` is the size of the job's own dense parameters, all of which each step pushes and pulls.
-    """
+    """The job's parameters, first dimensions divided by `divisor`; `stated_bytes` is their undivided size."""
 
     dense: tuple[tuple[int, ...], ...]
     tables: tuple[tuple[int, int], ...]
@@ -717,10 +714,7 @@ def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
 
 
 def _devices(job: Job, fleet: Fleet, process: Process, members: tuple[Process, ...], facts: Facts) -> dict[str, object]:
-    """Return a process's devices, and its index among those of its kind on its node, which take GPUs in turn.
-
-    Each process counts the GPUs that it sees, because a launcher may show it only its own.
-    """
+    """Return a process's devices, and its index among its kind on the node; they take the GPUs they see in turn."""
     node = process.node.name
     colocated = [other for other in members if other.node == process.node and _is_server(other) == _is_server(process)]
     return {

@@ -40,10 +40,7 @@ FASTER_CARD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """The interfaces and RDMA ports that carried a node's bytes in one direction, with the bytes; without loopback.
-
-    A bond and its members, a VLAN and its card all count the same bytes, so there may be several.
-    """
+    """What carried a node's bytes in one direction; a bond and its members may count the same bytes."""
 
     direction: str
     interfaces: dict[str, int]

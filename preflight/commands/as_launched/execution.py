@@ -106,10 +106,7 @@ class _Termination:
 
 
 def run(script: Path, interpreter: Sequence[str], *, deadline_s: float) -> ScriptExit:
-    """Run the script here, in this directory, with this process's standard output.
-
-    At the deadline the script and all processes that it started are ended.
-    """
+    """Run the script here with this process's standard output, and end all of its processes at the deadline."""
     with _Termination() as termination:
         code = _wait([*(interpreter or ("bash",)), str(script)], deadline_s, termination)
     if code is None:
@@ -163,11 +160,7 @@ def _signal(target: psutil.Process, number: int) -> None:
 
 
 def submit(script: Path, *, deadline_s: float, queue_deadline_s: float, report: Callable[[str], None]) -> ScriptExit:
-    """Submit the script with sbatch and follow its output until it ends. Any interruption cancels the job.
-
-    Raises:
-        Refusal: sbatch is not available, or rejects the script; the message quotes it.
-    """
+    """Submit with sbatch and follow the output to its end; an interruption cancels the job. Raises Refusal."""
     with _Termination() as termination:
         job = _run_slurm_tool(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
         if not job.isdecimal():
@@ -279,10 +272,7 @@ def exclude_each_other(one: str, other: str) -> bool:
 
 
 def await_reports(ended: ScriptExit, reports: Path) -> None:
-    """Wait, after a script failed, for ranks that outlive it.
-
-    A launcher that only closes its connections to other nodes ends before the ranks know which peers are missing.
-    """
+    """Wait, after a script failed, for ranks whose launcher ended before they know which peers are missing."""
     ends = time.monotonic() + _REPORT_GRACE_S
     while ended.failed and time.monotonic() < ends:
         started = sum(1 for _ in reports.glob("events-*.jsonl"))
@@ -337,11 +327,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
-    """Return the bytes of the changed file: those of the old file except for the replaced parts.
-
-    Raises:
-        Refusal: the old file is not UTF-8.
-    """
+    """Return the bytes of the file with the parts replaced. Raises Refusal if the old file is not UTF-8."""
     try:
         raw = regular_file.read(root / copy.path, MAX_BYTES)
         raw.decode("utf-8")

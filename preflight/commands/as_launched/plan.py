@@ -159,11 +159,7 @@ def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> N
 
 
 def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
-    """Return the number of ranks that a program spawns, or `gpus` if it spawns one for each GPU of its machine.
-
-    Raises:
-        Refusal: the job's files do not state it.
-    """
+    """Return the number of ranks that a program spawns, or `gpus` for one per GPU. Raises Refusal if unknown."""
     for job in jobs:
         for scope in (item.scope for item in job.launches if item.id == launch.launch):
             stated = job.setting("spawned_processes", scope)

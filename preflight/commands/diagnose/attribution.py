@@ -307,10 +307,7 @@ def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
 
 
 def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the process that waits in a different collective from all others, or that waits in none.
-
-    Each process group is judged separately; ranks that wait in several groups are ignored.
-    """
+    """Return the process that waits in another collective than all others, or in none; each group by itself."""
     waiting: dict[int, Event] = {}
     for event in consequences:
         if event.sequence is None or event.member.rank is None:

@@ -137,11 +137,7 @@ def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
 
 
 def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
-    """Return how far the rank came in each group.
-
-    The status lists the groups in creation order, and their names are numbers in that order. In a group with
-    point-to-point calls, the numbers are those of these calls.
-    """
+    """Return how far the rank came in each group, which the status lists in creation order by number."""
     if not isinstance(status, dict):
         return {}
     known = [entry for entry in entries[-MAX_CALLS:] if isinstance(entry, dict)]
@@ -304,11 +300,7 @@ _IGNORED = frozenset(("PROTO", "FRAME"))
 
 
 def load_pickle(data: bytes) -> Any:
-    """Return the value that `data` holds. The value may refer to itself.
-
-    Raises:
-        ValueError: the data is damaged, too long, or would build more than plain containers.
-    """
+    """Return the value in a pickle of plain containers, perhaps recursive. Raises ValueError for anything else."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:

@@ -84,10 +84,7 @@ class _Positions:
     lost: tuple[int, ...]
 
     def awaited(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that hold up a collective.
-
-        A rank whose dump was lost or not copied may be anywhere, so that a rank with a dump is preferred.
-        """
+        """Return the ranks that hold up a collective, preferably ones with a dump, since others may be anywhere."""
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
     def is_held_up(self, number: int, rank: int) -> bool:
@@ -327,10 +324,7 @@ def _with(shape: tuple[str, str], calls: Mapping[int, Call]) -> list[int]:
 def _is_swapped(
     number: int, rank: int, common: str, call_by_rank: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> bool:
-    """Return whether a rank and the others make two calls in opposite order.
-
-    A waiting rank has no next call, so one of the two orders suffices if the other is unknown.
-    """
+    """Return whether a rank and the others make two calls in opposite order; one order suffices if unknown."""
     own_next = calls[rank].get(number + 1)
     other_next = {call.operation for other in call_by_rank if other != rank and (call := calls[other].get(number + 1))}
     if own_next is None:

@@ -93,10 +93,7 @@ def _offsets(chunk: bytes, numbers: list[int]) -> list[int]:
 
 
 def pieces(raw: bytes) -> Iterator[str]:
-    """Yield the cleaned strings that a line of a file displays; several, because progress bars overwrite themselves.
-
-    `raw` has no newline. Undecodable bytes and control characters are replaced.
-    """
+    """Yield the cleaned strings of a line (progress bars overwrite themselves); `raw` has no newline."""
     if raw.find(b"\r") >= 0:
         for part in raw.split(b"\r"):
             if part.strip():
@@ -173,11 +170,7 @@ def _moment(match: re.Match[str]) -> Moment | None:
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
-    """Return by how many seconds the second time is later, negative if it is earlier; None if the two times cannot be
-    compared.
-
-    A run may last over New Year's Eve: a difference of nearly minus one year means slightly later.
-    """
+    """Return by how many seconds the second time is later, also over New Year; None if not comparable."""
     if earlier is None or later is None or earlier.is_utc != later.is_utc:
         return None
     seconds = later.seconds - earlier.seconds

@@ -59,11 +59,7 @@ class Limits:
 
 
 def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
-    """Return the noise in `ratios`, each of which is the factor by which one measurement became worse.
-
-    The scatter is the median absolute deviation of their logarithms: faults do not widen it as long as they are fewer
-    than half.
-    """
+    """Return the noise in `ratios`, by the median absolute deviation of their logarithms, which faults do not widen."""
     if len(ratios) < MIN_RATIOS:
         why = f"too few to know how much they scatter; more than a factor of {limits.ceiling:g} is reported"
         return Noise(len(ratios), None, limits.ceiling, why)
@@ -403,10 +399,7 @@ def _summarize(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Yield, by rule or check and reason, what one report decided and the other could not decide.
-
-    A rule or check that the first report did not run or could not decide has not changed.
-    """
+    """Yield, by rule or check and reason, what one report decided and the other could not."""
     knows = {outcome.id for outcome in known.outcomes if outcome.status is not Status.UNKNOWN}
     before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown_outcomes(known)}
     found = grouped(
@@ -476,13 +469,7 @@ def _format_value(value: str | tuple[str, ...]) -> str:
 
 
 def report_in(path: Path, judge: Callable[[Recording], Report]) -> Report:
-    """Return the report in a file; if the file is a recording, judge it and return the report.
-
-    The jobs of a report are omitted: they make up most of its size, and no comparison uses them.
-
-    Raises:
-        UsageError: the file cannot be read, or is neither a report nor a recording.
-    """
+    """Return the report in a file, without its jobs; a recording is judged first. Raises UsageError."""
     try:
         data = regular_file.read(path, MAX_BYTES)
     except OSError as error:
@@ -549,10 +536,7 @@ Pair = tuple[Finding, Finding]
 def compare_findings(
     old: Report, new: Report, fail_on: Severity
 ) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
-    """Return the new, fixed and changed findings, and the number of unchanged ones.
-
-    Findings that are suppressed on both sides are ignored; one that is suppressed only now has changed.
-    """
+    """Return new, fixed and changed findings, and the number of unchanged ones; suppressed on both sides is ignored."""
     before_it, after_it = _Coverage(old, new), _Coverage(new, old)
     pairs, left, right = match_findings((*old.findings, *old.suppressed), (*new.findings, *new.suppressed))
     counted = {id(finding) for finding in (*old.findings, *new.findings)}

@@ -173,11 +173,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The whole comparison. The same two reports always give the same comparison.
-
-    `exit_code` is 0 if nothing is worse, 1 if something that counts is worse, 3 if a required check is no longer
-    decided.
-    """
+    """The comparison. `exit_code`: 0 nothing is worse, 1 something is, 3 a required check is undecided."""
 
     old: ReportSummary
     new: ReportSummary

@@ -138,11 +138,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection that sees one state of the database.
-
-        Raises:
-            UsageError: the database cannot be read.
-        """
+        """Yield a connection that sees one state of the database. Raises UsageError."""
         with _errors(f"{self.label} cannot be read"), self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -150,11 +146,7 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are committed together at the end, or not at all. Writers take turns.
-
-        Raises:
-            UsageError: the database cannot be written.
-        """
+        """Yield a connection whose changes are committed together or not at all, in turns. Raises UsageError."""
         with _errors(f"{self.label} cannot be written"), self.engine.connect() as connection, connection.begin():
             _take_turn(connection)
             yield connection
@@ -262,13 +254,7 @@ class ReadOnlyHistory:
 
 
 def open_read_only(address: str) -> ReadOnlyHistory:
-    """Prepare to read the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, without changing anything in it.
-
-    The file is opened again for each reading, so that a replaced file is noticed.
-
-    Raises:
-        UsageError: the address is not valid, or the packages for it are not installed.
-    """
+    """Prepare to read the database without changing it; the file is opened anew each time. Raises UsageError."""
     url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import URL, NullPool, create_engine, event

@@ -51,11 +51,9 @@ def why_not_kept(report: Report) -> str:
 
 
 def add_run(database: Database, report: Report, *, keep: str = "") -> bool:
-    """Add a run, and remove those beyond `keep`. Returns whether the run was added: a known run is not added again.
+    """Add a run unless it is known, and remove those beyond `keep`; return whether it was added.
 
-    Raises:
-        UsageError: the database cannot be written; it is unchanged.
-        ValueError: `why_not_kept` gives a reason.
+    Raises UsageError if the database is unchanged, and ValueError with the reason of `why_not_kept`.
     """
     if why := why_not_kept(report):
         raise ValueError(f"the run is not stored in the history: {why}")
@@ -338,11 +336,7 @@ class Past:
 
 
 def load_past(database: Database, *, days: float | None = None) -> Past:
-    """Return the runs of the last `days` before the newest run, with their nodes; without `days`, all runs.
-
-    Raises:
-        UsageError: the database cannot be read.
-    """
+    """Return the runs of the last `days` before the newest run (default: all). Raises UsageError."""
     with database.reading() as connection:
         return past_in(connection, days=days)
 

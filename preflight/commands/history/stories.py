@@ -106,10 +106,7 @@ def step_error(values: Sequence[float], at: int) -> float:
 
 
 def shape_of(values: Sequence[float], *, least_nodes: int = 3) -> Shape:
-    """Return the step, or the start of a slope, that fits a series best by the sum of absolute deviations.
-
-    A slow change is modelled as a level followed by a slope to the end. Needs at least `2 * least` values.
-    """
+    """Return the step or slope that fits best (least absolute deviations); needs at least `2 * least` values."""
     count = len(values)
     best_step, best_ramp = (math.inf, least_nodes, 0.0, 0.0), (math.inf, 0, 0.0, 0.0)
     for at in range(least_nodes, count - least_nodes + 1):
@@ -414,9 +411,6 @@ def _peer_growth(growth: Mapping[str, Growth], node: str) -> list[float]:
 
 
 def _limit(others: Sequence[float]) -> tuple[float, float]:
-    """Return the growth that 99 % of these values do not exceed, and the probability of a larger one.
-
-    Without peers, a healthy counter does not grow.
-    """
+    """Return the growth that 99 % of these values do not exceed (0 without any), and the chance of a larger one."""
     limit = others[min(len(others) - 1, int(_USUAL * len(others)))] if others else 0.0
     return limit, (len(others) - bisect_right(others, limit) + 1) / (len(others) + 1) if others else 0.01

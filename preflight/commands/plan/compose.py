@@ -86,10 +86,7 @@ def _spawns_all_ranks(job: Job, launch: Launch) -> bool:
 
 
 def _slurm_decides(job: Job, launch: Launch, nodes: int, world: int) -> bool:
-    """Return whether only Slurm knows how many tasks each node gets.
-
-    With `--nodes=2 --ntasks=6` the first node may get as many tasks as it has cores, unless nodes are exclusive.
-    """
+    """Return whether only Slurm knows each node's tasks, as with `--nodes=2 --ntasks=6` on shared nodes."""
     claims = job.value_claims("tasks_per_node", launch.scope)
     return (
         launch.launcher == "srun"

@@ -257,10 +257,7 @@ class KubernetesBridgeServer(BridgeServer):
                 return
 
     def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
-
-        The client's own objects reject the data of a newer or unusual server, and take longer to build than to fetch.
-        """
+        """Return the JSON answer to a call; the client's own classes reject newer data. Raises BridgeError."""
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -600,10 +597,7 @@ _HANDSHAKE = re.compile(r"Handshake status (\d+)")
 
 
 def explain_exec_error(pod: str, message: str) -> BridgeError:
-    """Explain why a program could not be started in a pod, from websocket-client's message about the handshake.
-
-    That message reads "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).
-    """
+    """Explain why a program could not start in a pod, from websocket-client's handshake message."""
     match = _HANDSHAKE.search(message)
     if match is not None:
         body = message.rpartition("-+-+-")[2].strip()

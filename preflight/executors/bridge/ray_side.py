@@ -275,10 +275,7 @@ def _death_name(reason: Any) -> str:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that something listens at the address, because Ray itself retries until its own limit.
-
-    Raises BridgeError.
-    """
+    """Raise BridgeError if nothing listens at the address, because Ray itself retries for long."""
     host, colon, port = address.replace("ray://", "").rpartition(":")
     if not colon or not port.isdecimal():
         return

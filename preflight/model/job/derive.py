@@ -356,10 +356,7 @@ def _has_duplicate_host(job: Job, hosts: tuple[str, ...]) -> bool:
 
 
 def _slots_by_filtered_host(entries: Iterable[str]) -> dict[str, list[int]]:
-    """Return the slots of each host in entries like `node1:0,2`; an empty list means all slots.
-
-    If any entry has another form, return an empty dictionary.
-    """
+    """Return the slots by host in entries like `node1:0,2`; an empty list means all; empty for other forms."""
     slots_by_host: dict[str, list[int]] = {}
     for entry in entries:
         host, _, slot_list = entry.partition(":")

@@ -231,10 +231,7 @@ class Job:
 
     @functools.cached_property
     def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
-        """Return the claims by quantity and launch (empty for all launches), each with its position in `claims`.
-
-        Every rule looks at every launch, so searching all claims each time would take quadratic time.
-        """
+        """Return the claims by quantity and launch ("" for all) with their positions, to avoid quadratic searches."""
         numbered_claims = enumerate(self.claims)
         return grouped(((claim.quantity, claim.scope.launch), (index, claim)) for index, claim in numbered_claims)
 

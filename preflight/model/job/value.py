@@ -98,10 +98,7 @@ MAX_NUMBER = 10**18
 
 
 def in_bounds(value: Value) -> Value:
-    """Return the value; unresolved if it is, or may be, a number larger than any quantity of a job.
-
-    Arithmetic on numbers from a file could otherwise overflow, or take minutes for ten thousand digits.
-    """
+    """Return the value, or unresolved if it may be larger than any quantity: arithmetic could take minutes."""
     for candidate in alternatives(value):
         if isinstance(candidate, int | float) and not -MAX_NUMBER <= candidate <= MAX_NUMBER:
             return Unresolved("a number larger than any quantity of a job")
@@ -155,11 +152,7 @@ def without_place(value: Value) -> Value:
 
 
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
-    """Return the value of `function` for every combination of alternatives of `values`.
-
-    The result is unresolved if any operand is unresolved, or if `function` raises ValueError, TypeError or
-    ArithmeticError.
-    """
+    """Return `function` of every combination of alternatives; unresolved if an operand is, or if it raises."""
     for value in values:
         if isinstance(value, Unresolved):
             return without_place(value)

@@ -118,10 +118,7 @@ def _job(report: Report) -> str:
 
 
 def _faulty_job(report: Report) -> str:
-    """Return the job to name in the page's title: the one with the worst finding, and how many others there are.
-
-    Returns an empty string for a single job, or if no job has the finding's file.
-    """
+    """Return the job with the worst finding and how many others there are; empty for one job or no match."""
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
     if not names or len(report.jobs) < 2:
@@ -240,10 +237,7 @@ def _counts(report: Report) -> str:
 
 
 def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
-    """Return the first steps, and the number of further findings of the same severity.
-
-    Findings of one rule are one step, since they are usually fixed together.
-    """
+    """Return the first steps, one per rule, and the number of further findings of the same severity."""
     least = Severity(report.configuration.fail_on).rank
     stopping = grouped((finding.id, finding) for finding in report.findings if finding.severity.rank >= least)
     chosen = list(stopping.values())[:_MAX_STEPS]

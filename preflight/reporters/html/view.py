@@ -309,10 +309,7 @@ def nodes_view(report: Report) -> NodesView | None:
 
 
 def starts_of(report: Report, hosts: Hosts) -> tuple[Start, ...]:
-    """Return the commands that start the job without the nodes that are not fit.
-
-    Text that begins with an option is not a command by itself.
-    """
+    """Return the commands that start the job without unfit nodes, not mere options."""
     return tuple(Start(start, not start.startswith("-")) for start in commands_without_failing(report, hosts))
 
 

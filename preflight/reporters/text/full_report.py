@@ -105,11 +105,7 @@ class Sheet:
         style: str = "",
         max_lines: int | None = None,
     ) -> None:
-        """Add wrapped text; `hanging` is the extra indent of all lines but the first, `max_lines` the largest number of
-        lines.
-
-        If lines are dropped, the last one ends with an ellipsis.
-        """
+        """Add wrapped text with a `hanging` indent and up to `max_lines` lines, ending with an ellipsis if cut."""
         cleaned = clean(text, keep_newlines=True)
         width = max(20, self.style.width - indent - hanging - len(label))
         pieces = [
@@ -416,11 +412,7 @@ def _subject_text(report: Report) -> str:
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:
-    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the length of the
-    caret.
-
-    The unit is cells, not characters: a wide character occupies two cells, a combining character none, an escape four.
-    """
+    """Return the part of the line that fits into `width` cells (not characters), and the caret's cell and length."""
     width = max(width, 20)
     shown = [clean(character) for character in location.snippet]
     cells = [cell_len(piece) for piece in shown]

@@ -90,11 +90,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def group_alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings that differ only in their nodes, ordered by the first finding of each group.
-
-    Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` findings is split, because so few are easier to
-    read separately.
-    """
+    """Group findings that differ only in nodes and perhaps numbers; small groups are split again."""
     groups = grouped(
         (number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), finding)
         for number, finding in enumerate(findings)
@@ -123,10 +119,7 @@ def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> t
 
 
 def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
-    """Yield the comments that suppressed nothing, and why, unless their rules did not run.
-
-    Their number is limited, because a hostile file may contain thousands.
-    """
+    """Yield the comments that suppressed nothing, and why, if their rules ran; limited for hostile files."""
     judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
     reasons: dict[tuple[str, ...], str] = {}
     total = 0
