@@ -1,7 +1,5 @@
-"""The log of a run (`--debug`, `--log-file`): handlers of the logger `preflight`, and a formatter that hides secrets.
-
-Modules log with `logging.getLogger(__name__)` at level DEBUG or INFO, so nothing is written unless a handler is
-added here. `logging` itself is imported only then, and by the modules that log.
+"""The log of a run (`--debug`, `--log-file`): handlers of the logger `preflight`, and a formatter that hides
+secrets.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""Opens a regular file without blocking and reads it up to a limit. preflight opens every file that a command line, a
-configuration or a tree names through this module.
+"""Opens and reads regular files without blocking, and replaces files completely or not at all.
 
-Opening a FIFO waits for a writer, opening a device may have effects, and /dev/zero never ends. A file that is not
-regular, or is larger than its kind ever is, is rejected with an `OSError` whose `strerror` gives the reason, so that
-callers treat it like any other unreadable file.
-
-Replaces a file completely or not at all: a concurrent reader sees the old content or the new.
+preflight opens every named file here: opening a FIFO waits for a writer, opening a device may have effects, and
+/dev/zero never ends. Such a file is rejected with an `OSError` whose `strerror` is the reason.
 """
 
 from __future__ import annotations

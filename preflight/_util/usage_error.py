@@ -1,6 +1,4 @@
-"""Mistakes of the user, which end a run with one sentence instead of a traceback, and suggestions for the intended
-name.
-"""
+"""Mistakes of the user, which end a run with one sentence, and suggestions for the intended name."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
-"""The agent's view of one running child, and of the process that stays in the job context and forks for each request.
+"""The agent's view of one running child, and of the process in a job context that forks for each request.
 
-Cheap requests of one kind are answered in sequence by one child instead of a fork for each.
-
-A process costs more than reading a few files below /proc. A request that is slow or dies in such a child only delays
-the others: those without an answer are sent again, each in a separate child and with its full deadline.
-
-Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So a context is
-entered only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a
-deadline and an exit reason for each request; this module is the outer agent's view of it.
+A process costs more than reading a few files below /proc, so one child answers cheap requests of one kind in sequence;
+those without an answer are sent again, each to its own child. Entering a context may take seconds, so it is entered
+once; the process there (`preflight.agent.context_entry`) is an agent itself.
 """
 
 from __future__ import annotations

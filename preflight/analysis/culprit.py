@@ -3,9 +3,6 @@
 One faulty rank, server or worker makes all others wait or die, and each of them reports its own fault. This module
 compares all reports and names the member that all others wait for. It is pure: the supervisor calls it during the run,
 to stop waiting early, and the judge calls it on the recording. Both get the same answer.
-
-The module also explains runs that were cut short without a faulty member, because the time was too short or the head
-paused.
 """
 
 from __future__ import annotations

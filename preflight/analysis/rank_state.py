@@ -1,8 +1,4 @@
-"""The known state of each member of a run, the culprit of a failed run, and the meaning of the members' stacks.
-
-Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each member has a readable
-name, and a number that is unique in the group, with which others report the members that they wait for.
-"""
+"""The known state of each member of a run, the culprit of a failed run, and the meaning of the members' stacks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Finds faults of the connections of a run: members that do not belong together, the rendezvous, and paths to servers.
 
-A library would hang instead, because each process knows only its own settings. All settings are compared before any
-process imports torch, from the first messages alone.
-
 Every worker connects to every server. Failures form a matrix: a column means that a server cannot be reached, a row
 means that a worker has no connection, and a single cell means that the path between the two is at fault.
 """

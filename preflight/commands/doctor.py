@@ -1,7 +1,4 @@
-"""The examination of this machine, its executors and hosts, and the text about it.
-
-All items run in parallel, each with a deadline.
-"""
+"""The examination of this machine, its executors and hosts, and the text about it."""
 
 from __future__ import annotations
 

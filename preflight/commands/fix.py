@@ -1,6 +1,4 @@
-"""Applies the fixes of findings: only to files that are unchanged since they were judged, each file completely or not
-at all.
-"""
+"""Applies the fixes of findings, only to unchanged files, each completely or not at all."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Scans a project, chooses the settings of a first configuration and writes it: chosen keys are set, all others are
-comments.
-
-A line that begins with `#` and a space is explanation; a line that begins with only `#` is a key that could be set.
-"""
+"""Scans a project, chooses the settings of a first configuration, and writes it with all other keys as comments."""
 
 from __future__ import annotations
 

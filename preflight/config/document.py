@@ -1,9 +1,7 @@
-"""Reads a configuration file, reports every mistake in it with its location, and returns its settings.
+"""Reads a configuration file, reports every mistake with its location, and defines the schema of its keys.
 
 The file may be untrusted, like the rest of its tree. It can select rules, set their severity and accept findings. It
 cannot name an output file, and it can name site rules or a database only if the user named the file.
-
-The module also defines the schema of a configuration file: its keys with their types and meanings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Determines the input of a command, and the settings of its run from the configuration file and the command line,
-which takes precedence.
-
-Most runs have neither a configuration file nor site rules, so their readers are imported only on demand.
-"""
+"""Determines the input of a command, and the settings of its run from file and command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Runs every selected rule and check over a recording, each isolated from the others and from broken facts.
 
-The module is pure except for the code of the rules: the same recording gives the same outcomes in the same order.
-
 A check must handle every value that its probes' types allow, and a node may send any such value. If a value makes the
 check crash, its node is found by judging again with the facts of fewer nodes.
 """

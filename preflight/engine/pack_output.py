@@ -1,8 +1,4 @@
-"""The charts and measurements that packs of checks make from a recording, each function isolated from the others.
-
-If a function fails, only its output is missing, and the report lists the function like any part of a pack that cannot
-be used.
-"""
+"""The charts and measurements that packs of checks make from a recording, each function isolated from the others."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Excludes findings from the verdict that comments, waivers, a baseline or the configuration suppress.
-
-Unused suppressions are reported, because a suppression that outlives its fault hides the next fault. The module is
-pure: the expiry date of a waiver is compared with the time in the recording.
-"""
+"""Excludes findings from the verdict that comments, waivers, a baseline or the configuration suppress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The node bundle: the modules that run on nodes as one document, and the probes that are extracted from plugins.
-
-Nothing is installed on a node or written to its disk. The same sources give the same bytes, so bundles can be compared
-and cached.
+"""The node bundle: the modules that run on nodes as one document, and the probes extracted from plugins.
 
 Probes are extracted so that a check and its probe can be in one file, although the check needs preflight and a node has
 only Python. Line numbers are preserved, so that a traceback from a node leads to the author's file.

@@ -1,11 +1,7 @@
-"""Reaches nodes through the Kubernetes API: an agent in each pod of a job, or in pods of our own that resemble the
-job's.
+"""Reaches nodes through the Kubernetes API: an agent in each pod of a job, or in similar pods of our own.
 
-Nothing listens and nothing is installed: the agent is started with `exec` and speaks over that connection. Existing
-pods are left unchanged. Our own pods belong to one Job, which is deleted at the end: by the bridge if this process is
-killed, and otherwise by its own deadline.
-
-The resources that a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods.
+The agent is started with `exec` and speaks over that connection. Existing pods are left unchanged. Our own pods belong
+to one Job, which is deleted at the end: by the bridge if this process is killed, otherwise by its own deadline.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Reaches nodes with one mpirun per node: standard input goes only to rank 0, so each agent is rank 0 of its own
-mpirun.
+"""Reaches nodes with one mpirun per node, because standard input goes only to rank 0 of each.
 
 Open MPI 4 and 5 (mpirun, prterun) and descendants of Hydra (MPICH, Intel MPI, MVAPICH) are distinguished by the output
 of `mpirun --version`. Their messages were recorded from Open MPI 4.1.4 and MPICH 4.0.2.

@@ -1,6 +1,5 @@
-"""A channel over the standard streams of a child process, how an agent is started over it, and agents on this machine.
-
-Shared by every executor whose transport is a command: the local interpreter, ssh, and the launchers of schedulers.
+"""A channel over the standard streams of a child process, how an agent is started over it, and agents on this
+machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Nodes of a running Ray cluster, reached through Ray itself: an actor on each node starts the agent.
-
-Neither ssh nor a scheduler is needed: anyone who can submit to the cluster can examine its nodes. Ray requires the
-driver to have the cluster's own Ray and Python, so the driver is a separate process, under any interpreter.
-"""
+"""Nodes of a running Ray cluster, reached through Ray itself: an actor on each node starts the agent."""
 
 from __future__ import annotations
 

@@ -2,14 +2,8 @@
 
 An allocation is held by `salloc`, whose command only waits for the end of a pipe that we hold: however this process
 ends, the pipe ends, then the command, and salloc releases the nodes. If salloc itself is killed, it leaves a job with
-the time limit of one run. Its behaviour on signals and in the queue was tested with Slurm 22.05.8.
-
-Inside a job (SLURM_JOB_ID) its nodes are used; elsewhere those of the user's running job (`jobid`), or of an allocation
-for a few minutes with the request from the job's header.
-
-One overlapping step of srun for one node: its command line, its environment, and the meaning of its errors.
-
-Options as in srun(1) of Slurm 22.05 to 24.11; their effect was tested with slurmctld and slurmd 22.05.8.
+the time limit of one run. Its behaviour on signals and in the queue was tested with Slurm 22.05.8; options are those of
+srun(1) in Slurm 22.05 to 24.11.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ Jump hosts, users, ports, keys, agents and tokens work because this is the same 
 the control socket is preflight's own, in a private folder that is deleted at the end, so that none of the user's master
 connections is used, kept or ended. Every run logs in again, because the properties of a login (limits, groups,
 environment) are part of the check. For repeated runs connections can be kept for a while instead.
-
-Folders of ssh's control sockets: one that is deleted with the run, or one that stays for the next.
 """
 
 from __future__ import annotations

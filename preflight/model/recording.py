@@ -1,8 +1,4 @@
-"""Defines a recording, which contains everything that a verdict depends on, and its nodes and their properties.
-
-A live `check` makes a recording and then judges it; the verdict depends on nothing else. Requests, facts and
-the configuration have their own modules; rules, checks and plugins import all of them from here.
-"""
+"""Defines a recording, which contains everything that a verdict depends on, and its nodes and their properties."""
 
 from __future__ import annotations
 

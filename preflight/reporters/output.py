@@ -1,7 +1,4 @@
-"""Writes reports: each format to its file or to standard output, completely or not at all.
-
-Keeps the full text of a command's last report, for a user who saw only a summary on a small screen.
-"""
+"""Writes reports, each completely or not at all, and keeps the full text of the last one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Observing: turns the requests of a stage into facts, over the sessions of a fleet.
-
-Nothing here interprets a fact. A late or impossible answer is recorded as unavailable with the reason, so that a
-judgement can distinguish it from a fact.
-"""
+"""Observing: turns the requests of a stage into facts, over the sessions of a fleet."""
 
 from __future__ import annotations
 

@@ -2,9 +2,6 @@
 
 Nodes and context may come from the user (always accepted) or from the job's own files (only with `trust_job`:
 repository content may be hostile unless the user trusts it). What cannot be determined is reported, never guessed.
-
-The user's choice comes first (`--hosts`, `--hostfile`), then the executor's own nodes (its allocation, its cluster),
-then the job's own files (with `--trust-job`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known.
-
-Events carry more data, which is kept as evidence and is not read during the run."""
+"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The process group of one rank: setup, counted and announced collectives, ranks on one machine, and a bounded
-shutdown.
-
-Ranks on one machine are detected, because not every launcher reports them; where processes represent nodes, they are
-configured.
-"""
+"""The process group of one rank: setup, announced collectives, ranks on one machine, and a bounded shutdown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The rank, world size and rendezvous of this process, from the launcher's variables, or for ranks that this process
-starts itself.
+"""The rank, world size and rendezvous of this process, from the launcher's variables or for ranks started here.
 
 horovodrun serves a store of keys over HTTP for its own workers (horovod/runner/http/http_server.py, Horovod 0.28): PUT
 and GET of /SCOPE/KEY. Rank 0 stores its address there, and the others read it.

@@ -1,11 +1,7 @@
-"""Joins the others at the master's store, or reports why that is impossible, after a test of its endpoint with plain
-TCP.
+"""Joins the others at the master's store, or reports why not, after a test of its endpoint with plain TCP.
 
-The master's port is bound and dialled before torch is imported, so that a port in use or a closed port is known at
-once; at the store, ranks of a different run or size, or with the same number, are detected.
-
-Every framework reports "timed out", whether the port is closed or filtered or the name does not resolve. Rank 0 listens
-before torch is imported, so the others know within a second whether they can reach it.
+Frameworks report "timed out" whether the port is closed or filtered or the name does not resolve. So the port is bound
+and dialled before torch is imported; ranks of another run or size, or with the same number, are detected at the store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The reports of servers and workers: their exact configuration first, and their results at the end.
-
-Whether processes belong together is judged where all hellos can be compared, so nothing is rejected here: an invalid
-index, an unknown role, and contradictory lists are passed on unchanged.
-"""
+"""The reports of servers and workers: their exact configuration first, and their results at the end."""
 
 from __future__ import annotations
 

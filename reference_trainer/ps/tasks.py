@@ -1,8 +1,4 @@
-"""The model that is trained over parameter servers: a small network with an embedding, or a job's own list of
-parameters.
-
-Workers know their own samples, servers only the initial values; nothing here uses sockets.
-"""
+"""The models that are trained over parameter servers: a small network with an embedding, or a job's parameters."""
 
 from __future__ import annotations
 

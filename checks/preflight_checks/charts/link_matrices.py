@@ -1,8 +1,4 @@
-"""The links between nodes as heat maps and as numbers: reachability, round-trip times, throughput and losses.
-
-Nothing is judged here: the link checks decide which marks are bad or unknown. Units are the same in every run, so that
-two runs can be compared.
-"""
+"""The links between nodes as heat maps and as numbers: reachability, round-trip times, throughput and losses."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Charts of nodes: what each one has, and which differ; and the cells that all charts share.
-
-A node has one number for each quantity. Counters are summed over its devices; of temperatures the warmest device
-counts, of clocks the slowest.
-"""
+"""Charts of nodes: what each one has, and which differ; and the cells that all charts share."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes about to be reclaimed,
-restarted or closed while the job runs.
-"""
+"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes that soon go away."""
 
 from __future__ import annotations
 

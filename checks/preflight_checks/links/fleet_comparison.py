@@ -1,5 +1,4 @@
-"""Links compared with each other: links far from the rest of the fleet, and the shape that several faulty links have in
-common.
+"""Links compared with each other: links far from the rest of the fleet, and what several of them share.
 
 Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
 are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node

@@ -1,9 +1,7 @@
-"""Checks of ports and of the kernel's network settings (ports taken or reserved, limits too small), and that no
-proxy captures traffic between the job's nodes.
+"""Checks of ports, of the kernel's network settings, and that no proxy captures traffic between nodes.
 
 On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
-collide on it and each would report the other. Free ports are observed, so that a recording plans and judges the same
-run again.
+collide on it, so that free ports are observed there.
 """
 
 from __future__ import annotations

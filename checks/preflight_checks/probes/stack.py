@@ -1,8 +1,4 @@
-"""The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it.
-
-The CUDA, cuDNN and NCCL versions and architectures of a framework's build, the files that the loader uses for them, the
-user-space driver, and the compiler that would build kernels at start. Run it in the job context.
-"""
+"""The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Plans the copies of a job's script with the reference trainer in place of the program. Nothing is written here.
-
-Proves, by evaluating it again, that a changed script does what the old one did, except for its training programs.
-"""
+"""Plans the copies of a job's script with the reference trainer as program, and proves that nothing else changes."""
 
 from __future__ import annotations
 

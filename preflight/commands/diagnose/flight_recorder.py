@@ -2,12 +2,7 @@
 
 The format is that of `torch._C._distributed_c10d._dump_fr_trace` and `_dump_fr_trace_json` (versions 2.1 to 2.10). A
 dump does not name its rank: the groups that it lists have one rank in common, or the name of its file ends with it.
-
-Reads pickled data without executing it: only numbers, strings, lists, tuples and dictionaries.
-
-`pickle.loads` imports and calls whatever a file names, and allocates as much memory as the file demands. Here the
-standard library only splits the file into instructions; those that build plain containers are followed, and any other
-instruction ends the reading.
+Pickles are not executed: only instructions that build plain containers are followed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Explains a hang from the dumps or stacks of several ranks: the collective, the ranks that entered it, and where each
-was.
-"""
+"""Explains a hang from the dumps or stacks of several ranks: the collective, and where each rank was."""
 
 from __future__ import annotations
 

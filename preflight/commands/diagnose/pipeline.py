@@ -1,6 +1,4 @@
-"""Makes a diagnosis: read all logs, find the first failure and its cause, and name the checks that would have caught
-it.
-"""
+"""Makes a diagnosis: reads all logs, finds the first failure and its cause, and the checks that find it earlier."""
 
 from __future__ import annotations
 

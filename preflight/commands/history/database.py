@@ -1,7 +1,4 @@
-"""The database of the history, an embedded SQLite file or a PostgreSQL server for a fleet, and its tables.
-
-Names and texts that repeat are stored once. 500 nodes with ten quantities take about 150 KiB a night.
-"""
+"""The database of the history: an SQLite file, or a PostgreSQL server for a fleet."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """The Kubernetes client in a bridge: finds, creates and deletes pods, and starts programs in them.
 
-Extracts the relevant data of pods and nodes from the API's JSON, and the reason why a pod cannot start a program.
-
 Its websocket carries one byte of channel before each message (`v4.channel.k8s.io`; with `v5`, 255 closes a channel):
 kubernetes/apimachinery, pkg/util/remotecommand/constants.go.
-
-Error messages of the API server and of the connection to it, with the remedy.
 """
 
 from __future__ import annotations

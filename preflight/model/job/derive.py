@@ -1,8 +1,4 @@
-"""Derives claims that follow from others but are not written in a file: world size, ranks per node, model replicas.
-
-A derived claim lists its source claims in `because`, so that a finding about it can point at all of them. The module
-also determines the hosts on which the processes of a launch run, with the slots that options select on each host.
-"""
+"""Derives claims that follow from others but are not written in a file: world size, ranks per node, model replicas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Builds the page from the report, with its sections in the order in which a person needs them before submitting a
-job.
-
-The verdict in one line, and what to do first."""
+"""Builds the page from the report, with its sections in the order in which a person needs them."""
 
 from __future__ import annotations
 

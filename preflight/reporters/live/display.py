@@ -1,6 +1,5 @@
-"""Shows the progress of a run, and derives its state from its steps: stages with their times, nodes, phases of ranks.
-
-This module writes nothing itself. Both the live table and the log of a pipe use it.
+"""Shows the progress of a run, and derives its state from its steps: stages with their times, nodes, phases of
+ranks.
 """
 
 from __future__ import annotations

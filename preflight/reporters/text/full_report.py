@@ -1,9 +1,4 @@
-"""Layout of a full report for a person: findings worst first, then coverage and verdict, in lines for a terminal.
-
-The part below the findings: what was suppressed, what could not be decided, and what passed.
-
-By default it gives only counts and subjects, with -v each rule or check, with -vv each of their outcomes.
-"""
+"""Layout of a full report for a person: findings worst first, then coverage and verdict, in lines for a terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The pages of the fleet and of one node: outcomes, faults, new faults, every run, and links over time.
-
-Times, numbers and drawings of the page, in the words and classes of the HTML report.
-"""
+"""The pages of the fleet and of one node: outcomes, faults, new faults, every run, and links over time."""
 
 from __future__ import annotations
 

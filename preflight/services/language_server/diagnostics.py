@@ -1,6 +1,5 @@
-"""Findings as diagnostics of an editor, the page and actions of each, and the effect of a word of a file on its ranks.
-
-The pages are those of `preflight rules -o markdown`; an editor opens the file immediately, without a network.
+"""Findings as diagnostics of an editor, the page and actions of each, and the effect of a word of a file on its
+ranks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""One folder of an editor: its jobs as `preflight lint` finds them, and conversion between positions of editor and
-preflight.
+"""One folder of an editor: its jobs, and conversion between positions of the editor and of preflight.
 
 preflight counts lines at line feeds and columns in characters, both from 1. An editor also ends a line at a carriage
 return, counts from 0, and counts columns in the units that it agreed on with the server, usually those of UTF-16.
-
-After a change only the affected jobs are read and judged again. The set of jobs is found by reading the whole folder,
-in the background. Everything here runs in one worker thread.
 """
 
 from __future__ import annotations

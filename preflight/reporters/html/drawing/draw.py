@@ -1,13 +1,7 @@
-"""Charts grouped under headings by the prefix of their ids, and drawn by their kind; heat maps of pairs.
+"""Draws charts by their kind, grouped under headings by the prefix of their ids.
 
-A cell of a large map stands for a block of pairs and shows the worst of them. Bars beside the picture show the share of
-bad pairs of each row and column, so that a bad row is visible even if few of its pairs were tried.
-
-Tables of outliers in a large matrix: names with bad pairs, and the pairs.
-
-Bar charts of numbers of one unit; if there are very many bars, their outline and the outliers.
-
-Timelines: each lane as a table row with its phases as bars; with very many lanes, one picture and the last lanes.
+A cell of a large heat map stands for a block of pairs and shows the worst of them; bars beside it show the share of bad
+pairs per row and column, so that a bad row is visible even if few of its pairs were tried.
 """
 
 from __future__ import annotations

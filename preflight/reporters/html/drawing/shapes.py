@@ -1,7 +1,4 @@
-"""View models of drawings and tables, the numbers in them and their colours.
-
-The levels of a scale go from pale to strong so that they can be distinguished without seeing hue.
-"""
+"""View models of drawings and tables, the numbers in them and their colours."""
 
 from __future__ import annotations
 
