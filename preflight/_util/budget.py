@@ -170,7 +170,7 @@ class Budget:
         """Charge the pool for the section's usage beyond its fair share."""
         if not section.ticks and section.steps_limit - section.steps_left <= self.limits.steps_fair:
             return
-        self.steps_pool = max(0, self.steps_pool - max(0, section.steps - self._fair_steps(size_bytes)))
+        self.steps_pool = max(0, self.steps_pool - max(0, section.steps - (self.limits.steps_fair + size_bytes // 8)))
         self.ticks_pool = max(0, self.ticks_pool - max(0, section.ticks - self._fair_ticks(size_bytes)))
 
     def allows(self, steps: int, ticks: int, size_bytes: int = 0) -> bool:
@@ -181,9 +181,6 @@ class Budget:
         section.steps_left, section.ticks = section.steps_limit - steps, ticks
         self.charge(section, size_bytes)
         return enough
-
-    def _fair_steps(self, size_bytes: int) -> int:
-        return self.limits.steps_fair + size_bytes // 8
 
     def _fair_ticks(self, size_bytes: int) -> int:
         return round((self.limits.seconds_fair + size_bytes / _FAIR_BYTES_PER_S) / _TICK_S)

@@ -333,7 +333,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         if (
             equal_members
             and len(equal_members) + 1 == len([v for v in views.values() if v.role == view.role])
-            and not _is_any_done(views)
+            and not any(view.done for view in views.values())
         ):
             return None  # all ranks are equally slow: the deadline of the run decides
         text = f"made no progress for {frozen_s:.1f} s during {describe_activity(view)}{state_text}"
@@ -353,10 +353,6 @@ def _is_at_same_point(view: RankView, other: RankView) -> bool:
     """Return whether two members have the same role and have reached the same point."""
     first_state, second_state = ((v.role, v.inside, v.entered, rank_events.position(v.phase)) for v in (view, other))
     return first_state == second_state
-
-
-def _is_any_done(views: Views) -> bool:
-    return any(view.done for view in views.values())
 
 
 def _find_split_collective(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:

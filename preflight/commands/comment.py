@@ -85,7 +85,9 @@ def change_report(
         root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes
     ) as versions:
         report = judge_versions(versions, revision, configuration, created=created)
-        lines = {path: _changed_lines_of(path, versions.old_root, root) for path in versions.changed}
+        lines = {
+            path: changed_lines(_lines(versions.old_root / path), _lines(root / path)) for path in versions.changed
+        }
         on_changed_lines = frozenset(
             finding.fingerprint
             for finding in report.findings
@@ -106,10 +108,6 @@ def _plans(versions: Versions) -> list[JobChange]:
 
 def _as_tuple(job: Job | None) -> tuple[Job, ...]:
     return () if job is None else (job,)
-
-
-def _changed_lines_of(path: str, old_root: Path, root: Path) -> frozenset[int]:
-    return changed_lines(_lines(old_root / path), _lines(root / path))
 
 
 def _lines(path: Path) -> list[str]:

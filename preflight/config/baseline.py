@@ -43,7 +43,7 @@ def of_findings(findings: Iterable[Finding]) -> Baseline:
         )
         for finding in findings
     )
-    return Baseline(_sort_entries(entries))
+    return Baseline(tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint))))
 
 
 def remove_entries(baseline: Baseline, stale_entries: Sequence[Accepted]) -> Baseline:
@@ -112,7 +112,3 @@ def format_table(baseline: Baseline) -> str:
             lines.append(f"    {path}{f'  {file_count}' if file_count > 1 else ''}")
     lines.append(f"{count_text(baseline.entries)} accepted")
     return "\n".join(lines) + "\n"
-
-
-def _sort_entries(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
-    return tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint)))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from preflight._util.hostnames import is_host_range
 from preflight.model.configuration import Accepted, Configuration, FileIgnores, Waiver, matches
 from preflight.model.findings import Command, Evidence, Finding, Location, Outcome
-from preflight.model.job import Job, Suppression
+from preflight.model.job import Suppression
 from preflight.model.recording import Recording
 from preflight.sources.discovery.walk import Excluded
 
@@ -51,7 +51,9 @@ def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> Sup
     """Return the findings of `outcomes`, folded, with every suppression of the recording applied to them."""
     outcome_list = tuple(outcomes)
     suppressor = _Suppressor(
-        recording, _all_suppressions(recording.jobs), frozenset(o.id for o in outcome_list if o.stage == "lint")
+        recording,
+        tuple(dict.fromkeys(s for job in recording.jobs for s in job.suppressions)),
+        frozenset(o.id for o in outcome_list if o.stage == "lint"),
     )
     kept: list[Finding] = []
     suppressed: list[Finding] = []
@@ -66,10 +68,6 @@ def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> Sup
         tuple(suppressor.suppression_notes(judged_rules)),
         tuple(suppressor.stale(judged_rules)),
     )
-
-
-def _all_suppressions(jobs: Sequence[Job]) -> tuple[Suppression, ...]:
-    return tuple(dict.fromkeys(s for job in jobs for s in job.suppressions))
 
 
 @dataclass(slots=True)

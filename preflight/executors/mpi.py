@@ -172,7 +172,7 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     )
     if understood is not None:
         return understood
-    first = _first_message_line(lines)
+    first = next((line for line in lines if not _ADVICE_LINE.match(line)), "")[:300]
     quoted = f' (mpirun said: "{first}")' if first else ""
     if code is None:
         return ExecutorError(
@@ -194,11 +194,6 @@ def _explain_line(table: str, node: str, lines: list[str], error_text: str) -> E
         return None
     row, line = found
     return ExecutorError(row.kind, f'{node}: {row.meaning} (mpirun said: "{line}"); {row.remedy}', error_text)
-
-
-def _first_message_line(lines: list[str]) -> str:
-    """Return the first line that is not part of a block of advice."""
-    return next((line for line in lines if not _ADVICE_LINE.match(line)), "")[:300]
 
 
 EXECUTOR = MpiExecutor

@@ -118,7 +118,13 @@ def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
     if len(fleet.reached) < 2 or nodes_share_machine(fleet):
         return
     addresses = addresses_of(job, fleet, facts)
-    closed = _unconnected_pairs(facts)
+    closed = {
+        (row.node, target.peer)
+        for row in facts.each(dial)
+        if isinstance(row.fact, Observed) and not row.params.get("look")
+        for target in row.fact.value.targets
+        if target.label == FREE and target.status != "ok"
+    }
     names = tuple(addresses)
     first = [
         (a, b) for pairs in rounds(names, PARTNERS) for a, b in pairs if (a, b) not in closed and (b, a) not in closed
@@ -150,17 +156,6 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
         exclusive=True,
         deadline_s=_DEADLINE_S,
     )
-
-
-def _unconnected_pairs(facts: Facts) -> set[Pair]:
-    """Return the pairs that cannot be measured: without a connection, or without large payloads."""
-    return {
-        (row.node, target.peer)
-        for row in facts.each(dial)
-        if isinstance(row.fact, Observed) and not row.params.get("look")
-        for target in row.fact.value.targets
-        if target.label == FREE and target.status != "ok"
-    }
 
 
 @memoize

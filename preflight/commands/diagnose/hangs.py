@@ -271,7 +271,11 @@ def _describe_missing(
             told.add(peer)
             here.setdefault(rank, call)
             parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
-    now = _current_calls(numbers, dumps)
+    now = {
+        rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
+        for rank in numbers
+        if rank in dumps and dumps[rank].calls
+    }
     entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
     waiting = {rank for rank, call in now.items() if not call.is_finished} - entered
     # A missing rank that waits in another group waits for ranks that wait for it.
@@ -333,15 +337,6 @@ def _is_swapped(
 def _latest_calls(calls: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """Return the current call of each rank: a later one if the rank finished this one."""
     return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in calls.items()}
-
-
-def _current_calls(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """Return the first unfinished call of each rank with a dump, or the last call of a rank that has finished all."""
-    return {
-        rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
-        for rank in ranks
-        if rank in dumps and dumps[rank].calls
-    }
 
 
 def _hang(

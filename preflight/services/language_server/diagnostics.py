@@ -332,7 +332,7 @@ def _suppressions(
     changed = text.text[:at] + comment + text.text[at:]
     judged = folder.judge_with(placed.job, path, changed.encode("utf-8", "replace"), watch)
     before = folder.jobs[placed.job].report
-    if judged is None or before is None or not _is_suppressed(finding, judged.suppressed):
+    if judged is None or before is None or not any(one.fingerprint == finding.fingerprint for one in judged.suppressed):
         return
     if {_identity(one) for one in judged.findings} - {_identity(one) for one in before.findings}:
         return
@@ -345,10 +345,6 @@ def _suppressions(
         is_preferred=False,
         edit=_workspace_edit(folder, {path: [edit]}, versions),
     )
-
-
-def _is_suppressed(finding: Finding, suppressed: Sequence[Finding]) -> bool:
-    return any(one.fingerprint == finding.fingerprint for one in suppressed)
 
 
 def _identity(finding: Finding) -> tuple[str, str]:
@@ -516,7 +512,8 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
             if other.value != claim.value:
                 listed_lines.add(_line_of(other))
                 theirs = _code(format_value(other.value))
-                yield f"- not what {_code(other.spelling)} at {_word_at(other)} gives: {theirs}"
+                place = _plain(f"{other.span.path}:{other.span.line}")
+                yield f"- not what {_code(other.spelling)} at {place} gives: {theirs}"
         if claim.origin is not None:
             yield "- assigned at " + _plain(f"{claim.origin.path}:{claim.origin.line}")
         if claim.condition:
@@ -579,10 +576,6 @@ def _line_of(claim: Claim) -> tuple[str, int]:
 
 def _at_of(setting: Setting) -> tuple[str, int]:
     return setting.place.path, setting.place.line
-
-
-def _word_at(claim: Claim) -> str:
-    return _plain(f"{claim.span.path}:{claim.span.line}")
 
 
 def _plain(text: str) -> str:

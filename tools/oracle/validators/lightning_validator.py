@@ -68,17 +68,13 @@ def _parse(words):
             raise Refusal("\n".join(said)) from None
 
 
-def _of_gpus(name):
-    return unittest.mock.patch.object(cuda, name, lambda: GPUS)
-
-
 @contextlib.contextmanager
 def on_gpu_node():
     """Simulate the first rank of a node with eight GPUs and DeepSpeed."""
     with contextlib.ExitStack() as stack:
         ON_NODE.append(True)
         stack.callback(ON_NODE.clear)
-        stack.enter_context(_of_gpus("num_cuda_devices"))
+        stack.enter_context(unittest.mock.patch.object(cuda, "num_cuda_devices", lambda: GPUS))
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "device_count", lambda: GPUS))
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "is_available", lambda: True))
         for module in (fabric_deepspeed, trainer_deepspeed):
