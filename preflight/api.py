@@ -93,7 +93,6 @@ def lint(
 
 
 def _as_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """Return the paths as a list, even if only one is given."""
     return [paths] if isinstance(paths, str | Path) else paths
 
 
@@ -485,7 +484,6 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
 
 
 def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
-    """Return the rules and checks with these ids, for links from a diagnosis."""
     from preflight.commands.diagnose.diagnosis import Pointer
 
     return {

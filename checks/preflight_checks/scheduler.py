@@ -110,7 +110,6 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _named_nodes(fleet: Fleet) -> Iterator[str]:
-    """Yield the nodes that the user named, if none of them were available."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 

@@ -93,7 +93,6 @@ class Section:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps used so far."""
         return self.steps_limit - self.steps_left
 
 

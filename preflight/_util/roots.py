@@ -55,5 +55,4 @@ def repository_of(folder: Path) -> Path:
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder itself, or the folder of a file."""
     return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112

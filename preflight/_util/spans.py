@@ -54,7 +54,6 @@ class Places:
             position = text.find("\n", position + 1)
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span of `text[start:end]`, as from `span_of`."""
         start = max(0, min(start, len(self._text)))
         end = max(start, min(end, len(self._text)))
         line, end_line = self.line(start), self.line(end)

@@ -58,7 +58,6 @@ class ReplyWriter:
         self.send(Event(self._id, time.time(), origin, data))
 
     def send(self, message: Any) -> None:
-        """Send one complete frame."""
         data = memoryview(encode_answer(message))
         with self._lock:
             while data:
@@ -100,7 +99,6 @@ class RequestRun:
         return True
 
     def finish(self) -> None:
-        """Run to the end, waiting in every pause."""
         while True:
             time.sleep(max(0.0, self.resumes_at_s - time.monotonic()))
             if self.resume():

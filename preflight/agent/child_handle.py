@@ -480,7 +480,6 @@ class ContextProcess(ChildProcess):
         self.requests: dict[int, ContextRequest] = {}
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """Return the input for its loader."""
         return bootstrap.bootstrap_message(bundle, "preflight.agent.context_entry:main", {})
 
     def describe_wait(self, item: ContextRequest) -> str:
@@ -563,13 +562,11 @@ class ContextPool:
                 self._send_to(context, Cancel(request_id))
 
     def dump(self, request_id: int) -> None:
-        """Dump the stacks of a request's child."""
         context = self._context_of(request_id)
         if context is not None and context.requests[request_id].is_sent:
             self._send_to(context, Signal(request_id))
 
     def send_heartbeats(self) -> None:
-        """Send all context processes a heartbeat."""
         for context in self._processes.values():
             if context.has_started:
                 self._send_to(context, Beat(time.time()))

@@ -350,7 +350,6 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _is_at_same_point(view: RankView, other: RankView) -> bool:
-    """Return whether two members have the same role and have reached the same point."""
     first_state, second_state = ((v.role, v.inside, v.entered, rank_events.position(v.phase)) for v in (view, other))
     return first_state == second_state
 

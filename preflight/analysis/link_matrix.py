@@ -114,7 +114,6 @@ class _Unexplained(Generic[T]):
                 self._numbers_by_node.setdefault(name, {})[number] = None
 
     def pairs_of(self, label: str) -> set[Pair]:
-        """Return the pairs with an unexplained cell of this label."""
         return {cell.pair for cell in self._cells.values() if cell.label == label}
 
     def take_covered(self, explanation: _Explanation) -> list[Cell[T]]:
@@ -211,7 +210,6 @@ class Schedule:
 
     @property
     def is_sample(self) -> bool:
-        """Return whether some pairs are not tested."""
         return self.pairs < self.all_pairs
 
     @property
@@ -354,7 +352,6 @@ def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:
 
 
 def _sound_nodes(trials: Trials) -> set[str]:
-    """Return the nodes that completed a trial."""
     return {name for group, passed in trials.items() if passed for name in group}
 
 

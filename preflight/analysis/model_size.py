@@ -86,7 +86,6 @@ class TransformerShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Return the number of parameters of all experts."""
         return (
             self.expert_layers * self.experts * self._parameters_per_width * self.expert_width
             if self.experts > 1
@@ -95,7 +94,6 @@ class TransformerShape:
 
     @property
     def parameters(self) -> int:
-        """Return the number of all parameters except biases and norms."""
         return self.dense_parameters + self.expert_parameters
 
     @property
@@ -357,7 +355,6 @@ def _stored_micro_batches(job: Job, launch: Launch, micro_batch: int, replicas: 
 
 
 def _is_offloaded(job: Job, launch: Launch, quantity: str) -> bool:
-    """Return whether a part of the memory may be in host memory."""
     claims = job.setting(quantity, launch.scope)
     return bool(claims) and {text for claim in claims for text in texts(claim.value)} != {"none"}
 

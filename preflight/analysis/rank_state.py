@@ -128,7 +128,6 @@ class RankView:
 
     @property
     def alive(self) -> bool:
-        """Return whether the member has neither a result nor a failure."""
         return not self.done and self.failure is None
 
     @property

@@ -539,7 +539,6 @@ def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culpr
 
 
 def _connected_text(views: Views, server: RankView) -> str:
-    """Return a text about the members that can connect to the server."""
     connected_members = [
         v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"
     ]

@@ -697,7 +697,6 @@ def _event_stream(target: str | None, verb: str) -> AbstractContextManager[Event
 
 
 def _style(option_values: dict[str, Any]) -> Style:
-    """Return the amount of detail that the options request."""
     from preflight._util.usage_error import UsageError
     from preflight.reporters.base import Style
 

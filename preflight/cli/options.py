@@ -162,7 +162,6 @@ def _load_plugins(context: click.Context, parameter: click.Parameter, paths: tup
 
 
 def _log(context: click.Context, parameter: click.Parameter, value: bool | Path | None) -> None:
-    """Write a log of this run, until the command ends."""
     if not value:
         return
     from preflight._util import log

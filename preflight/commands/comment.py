@@ -371,11 +371,9 @@ class GitHub:
         return str(value_at(user, "login") or "")
 
     def create(self, body: str) -> None:
-        """Add a comment."""
         self._client.request("POST", f"{self._comments}/{self._number}/comments", {"body": body})
 
     def update(self, number: int, body: str) -> None:
-        """Replace the text of our comment."""
         self._client.request("PATCH", f"{self._comments}/comments/{number}", {"body": body})
 
 
@@ -413,11 +411,9 @@ class GitLab:
         return next(((item["id"], item["body"]) for item in ours), None)
 
     def create(self, body: str) -> None:
-        """Add a note."""
         self._client.request("POST", self._notes, {"body": body})
 
     def update(self, number: int, body: str) -> None:
-        """Replace the text of our note."""
         self._client.request("PUT", f"{self._notes}/{number}", {"body": body})
 
 
@@ -556,7 +552,6 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the message of the API about an error, shortened."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):

@@ -329,7 +329,6 @@ def interpreters(pythons: Sequence[str], environment: Mapping[str, str]) -> tupl
 def _parts(
     surroundings: Surroundings, executor: Executor, named: Sequence[Node], stream: TextIO
 ) -> list[tuple[str, _Make]]:
-    """Return the items by name, in report order."""
     environment, deadline_s = surroundings.environment, surroundings.deadline_s
 
     async def at_once() -> Iterable[DoctorItem]:
@@ -428,7 +427,6 @@ class Examination:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of an examination."""
     return schema_of(type_adapter(Examination), "preflight examination")
 
 

@@ -47,7 +47,6 @@ class Standing:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether preflight took the node out of service."""
         return not self.in_service and self.reason.startswith(PREFIX)
 
 
@@ -68,7 +67,6 @@ class Decisions:
     refused: str = ""
 
     def of(self, action: str) -> tuple[Decision, ...]:
-        """Return the decisions with this action."""
         return tuple(item for item in self.items if item.action == action)
 
 
@@ -177,11 +175,9 @@ class Slurm:
     name = "slurm"
 
     async def standings(self) -> dict[str, Standing]:
-        """Query the state of all nodes."""
         return _slurm_standing(await _query(["scontrol", "show", "node", "--oneliner"]))
 
     async def standing(self, node: str) -> Standing:
-        """Query the state of one node."""
         found = _slurm_standing(await _query(["scontrol", "show", "node", node, "--oneliner"]))
         return found.get(node, Standing(False))
 
@@ -199,7 +195,6 @@ class Kubernetes:
     name = "kubernetes"
 
     async def standings(self) -> dict[str, Standing]:
-        """Query the state of all nodes."""
         output = await _query(["kubectl", "get", "nodes", "--output=json"])
         try:
             items = json.loads(output)["items"]
@@ -208,7 +203,6 @@ class Kubernetes:
             raise ExecutorError("unreadable", f"kubectl get nodes: not a list of nodes ({error!r})") from error
 
     async def standing(self, node: str) -> Standing:
-        """Query the state of one node."""
         output = await _query(["kubectl", "get", "node", node, "--output=json"])
         try:
             return _kubernetes_standing(json.loads(output))

@@ -174,7 +174,6 @@ class _Draft:
         return any(_do_overlap((start, end), second) for second in self.edits)
 
     def changed(self) -> ChangedFile:
-        """Return the file with all edits applied."""
         pieces: list[str] = []
         at = 0
         for (start, end), replacement in sorted(self.edits.items()):

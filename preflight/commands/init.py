@@ -400,7 +400,6 @@ def pattern(folder: Folder) -> str:
 
 
 def _describe_key(name: str, explanation: str = "") -> str:
-    """Return the description of a key, followed by the explanation if there is one."""
     return "\n".join(map(_comment, filter(None, (_MEANINGS[name], explanation))))
 
 

@@ -246,13 +246,11 @@ def _subject(probe: Callable[..., object]) -> str:
 
 
 def _sections(doc: str) -> Iterator[tuple[str, str]]:
-    """Return each heading of a docstring with its text."""
     pieces = _HEADING.split(inspect.cleandoc(doc))
     return zip(pieces[1::2], map(inspect.cleandoc, pieces[2::2]), strict=True)
 
 
 def _first_paragraph(doc: str) -> str:
-    """Return the first paragraph on one line."""
     return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
 
 

@@ -153,7 +153,6 @@ class _Change:
         return {path for path, unchanged in self._known.items() if not unchanged}
 
     def removed(self) -> set[str]:
-        """Return files of the commit that no longer exist."""
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:

@@ -424,5 +424,4 @@ def validate_settings(document: Mapping[str, Any]) -> Settings | list[Problem]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a configuration file."""
     return describe_schema(type_adapter(Settings), "preflight configuration", Settings, Waive)

@@ -110,7 +110,6 @@ def avoided_cost(
 
 
 def _findings_about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about one of this job's launches or files."""
     launches, files = {launch.id for launch in job.launches}, {file.path for file in job.files}
     return [f for f in findings if f.subject in launches or any(location.path in files for location in f.locations[:1])]
 

@@ -222,7 +222,6 @@ def _names_rule(comment: Suppression, finding: Finding) -> bool:
 
 
 def _restrict_to_nodes(finding: Finding, nodes: tuple[str, ...]) -> Finding:
-    """Return the part of a finding that concerns these nodes."""
     if nodes == finding.nodes:
         return finding
     evidence = tuple(

@@ -370,7 +370,6 @@ def _is_shipped(module: str) -> bool:
 
 
 def _defining_module(name: str) -> str:
-    """Return the module that defines a name of the facade."""
     from preflight import plugin
 
     return str(getattr(getattr(plugin, name, None), "__module__", _FACADE))
@@ -386,7 +385,6 @@ def _is_module(name: str) -> bool:
 
 
 def _absolute(statement: ast.ImportFrom, module: str, is_package: bool) -> str:
-    """Return the full name of the module in a `from` import."""
     if not statement.level:
         return statement.module or ""
     parts = module.split(".")
@@ -395,7 +393,6 @@ def _absolute(statement: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 
 def _bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Return the names that a top-level statement binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return

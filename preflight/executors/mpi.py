@@ -76,7 +76,6 @@ class MpiExecutor(Executor):
     )
 
     def configured(self, settings: Mapping[str, str]) -> MpiExecutor:
-        """Return a copy with these options."""
         return MpiExecutor(dict(settings))
 
     def detect(self, environment: Mapping[str, str]) -> str:

@@ -166,7 +166,6 @@ class PipeChannel:
 
     @property
     def description(self) -> str:
-        """Return how the node was reached."""
         return self._description
 
     @property
@@ -191,18 +190,15 @@ class PipeChannel:
             del self._stderr[:-_STDERR_BYTES]
 
     def error_tail(self) -> str:
-        """Return the end of the transport's standard error."""
         # The end of the output may be noticed before the loop has read its last part.
         if not self._errors_ended:
             self._read_errors()
         return self._stderr.decode("utf-8", "replace").strip()
 
     def push_back(self, data: bytes) -> None:
-        """Make `receive` return `data` first."""
         self._pushed_back = data + self._pushed_back
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`. Raises ExecutorError when the other end is gone."""
         while not self._sending.acquire(blocking=False):
             await anyio.sleep(0.001)
         try:
@@ -244,7 +240,6 @@ class PipeChannel:
             self._sending.release()
 
     async def receive(self) -> bytes:
-        """Return the next bytes; empty at the end of the stream."""
         if self._pushed_back:
             data, self._pushed_back = self._pushed_back, b""
             return data
@@ -425,7 +420,6 @@ class LocalExecutor(Executor):
     options = (Option("python", "Interpreter that runs the agents, instead of preflight's own.", "/usr/bin/python3"),)
 
     def configured(self, settings: Mapping[str, str]) -> LocalExecutor:
-        """Return a copy with these options."""
         return replace(self, interpreter=settings.get("python", self.interpreter))
 
     async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:

@@ -62,7 +62,6 @@ class RayExecutor(Executor):
     options = _OPTIONS
 
     def configured(self, settings: Mapping[str, str]) -> RayExecutor:
-        """Return a copy with these options."""
         return RayExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:

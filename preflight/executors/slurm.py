@@ -449,7 +449,6 @@ class SlurmExecutor(Executor):
     options = (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
 
     def configured(self, settings: Mapping[str, str]) -> SlurmExecutor:
-        """Return a copy with these options."""
         return SlurmExecutor(dict(settings))
 
     def detect(self, environment: Mapping[str, str]) -> str:

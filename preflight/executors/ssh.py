@@ -135,7 +135,6 @@ class SshExecutor(Executor):
     opens_named = True
 
     def configured(self, settings: Mapping[str, str]) -> SshExecutor:
-        """Return a copy with these options."""
         return SshExecutor(self.program, self.arguments, int(settings.get("keep", self.keep_s)))
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -272,7 +271,6 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
 
 def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
-    """Return the message about a node without a usable interpreter."""
     old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
     versions = f" ({', '.join(old)})" if old else ""
     return f"no Python >= 3.8 on {name}: tried {tried_interpreters(missing)}{versions}; install Python 3.8 or newer"

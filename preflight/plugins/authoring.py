@@ -459,7 +459,6 @@ class rule(_Metadata, Generic[T]):
     def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
 
     def __call__(self, judge: Callable[[Any], Any]) -> Rule:
-        """Return the rule that judges with this function."""
         each = self.each
 
         @functools.wraps(judge)
@@ -523,7 +522,6 @@ class check(_Metadata):
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
-        """Return the check that plans with `plan` and judges with this function."""
         cost_tables = _data_table(judge, "costs")
         cost = self.cost or cost_tables.get("cost", {}).get(self.id, "")
         if not cost:

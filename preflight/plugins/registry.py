@@ -93,7 +93,6 @@ def _read_plugin_file(path: Path) -> PluginFile:
 
 
 def _unload_plugin_files() -> None:
-    """Remove the modules that were made from plugin files."""
     for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         del sys.modules[name]
 
@@ -264,14 +263,12 @@ def items_with_ids(ids: Collection[str]) -> tuple[Rule | Check, ...]:
 
 @functools.cache
 def _text_of(module: str) -> str:
-    """Return the source of a module; empty if it has none."""
     spec = importlib.util.find_spec(module)
     origin = spec.origin if spec is not None else None
     return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
 
 
 def _may_define(module: str, ids: Collection[str]) -> bool:
-    """Return whether a module may define a rule or check with one of these ids."""
     with suppress(ImportError, OSError, ValueError):
         text = _text_of(module)
         return not text or any(f'"{name}"' in text for name in ids)

@@ -282,11 +282,9 @@ class EventStream:
         self._writer.start()
 
     def begin(self, verb: str) -> None:
-        """Write the first line."""
         self._enqueue(self._events.began(verb, __version__))
 
     def __call__(self, step: Step) -> None:
-        """Write the events of one step of the run."""
         for event in self._events.step_events(step):
             self._enqueue(event)
 

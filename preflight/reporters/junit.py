@@ -35,7 +35,6 @@ class JunitReporter:
     name = "junit"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the document in UTF-8; `style` is ignored."""
         cases, durations, when = cases_of(report), durations_of(report), started_at(report)
         root = ElementTree.Element("testsuites", {"name": "preflight", **_counts(cases)})
         for number, (name, members) in enumerate(grouped((case.suite, case) for case in cases).items()):

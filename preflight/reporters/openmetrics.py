@@ -56,7 +56,6 @@ class OpenmetricsReporter:
     name = "openmetrics"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the metrics in UTF-8; `style` is ignored."""
         lines = [line for family in families(report) if family.samples for line in _lines(family)]
         return "".join(f"{line}\n" for line in (*lines, "# EOF")).encode("utf-8", "replace")
 

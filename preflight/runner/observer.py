@@ -336,7 +336,6 @@ class _Listener:
 
     @property
     def problem(self) -> Unavailable | None:
-        """Return the reason why the probe does not listen."""
         if self._where is not None:
             return None
         return self._problem or Unavailable("timeout", f"it did not listen within {LISTEN_TIMEOUT_S:g} s")

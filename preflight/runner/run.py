@@ -163,7 +163,6 @@ class _LiveRun:
         )
 
     async def make(self) -> None:
-        """Run until all stages are complete or the run is interrupted."""
         async with anyio.create_task_group() as group:
             await group.start(self.ending.watch, group.cancel_scope)
 

@@ -94,7 +94,6 @@ class RunningRequest:
 
     @property
     def answer(self) -> Done | Failed | None:
-        """Return the answer, once it has arrived."""
         return self._answer
 
     async def result(self) -> Done | Failed:
@@ -309,7 +308,6 @@ class AgentSession:
             await self._channel.aclose()
 
     def record(self) -> NodeRecord:
-        """Return the data about the node."""
         assert self.ready is not None
         estimate = self._estimate
         lost = (self.lost,) if self.lost else ()
@@ -719,7 +717,6 @@ class KeepaliveThread:
             self._thread.join()
 
     def register(self, key: str, send: Callable[[bytes], None]) -> None:
-        """Register another agent."""
         self._senders[key] = send
 
     def beat(self) -> None:

@@ -57,7 +57,6 @@ def table(values: Sequence[float], index: Any) -> Any:
 
 
 def floats(array: Any) -> Any:
-    """Convert to float32."""
     library = _library(array)
     return array.astype(library.float32) if library.__name__ == "numpy" else array.to(library.float32)
 
@@ -99,7 +98,6 @@ def bits(array: Any, index: int) -> int:
 
 
 def size(array: Any) -> int:
-    """Return the number of elements."""
     return int(array.size) if _library(array).__name__ == "numpy" else int(array.numel())
 
 
@@ -163,7 +161,6 @@ class JsonLines:
         return self._next() if b"\n" in self._received else None
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
     def _take(self) -> None:

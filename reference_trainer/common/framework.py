@@ -305,7 +305,6 @@ class OtherUse:
 
     @property
     def busy(self) -> bool:
-        """Return whether another process computed on the GPU."""
         return (self.utilization_percent or 0) >= IDLE_PERCENT
 
 
@@ -349,7 +348,6 @@ class GpuWatcher:
             self.problem = f"NVML: {error}"
 
     def begin(self) -> None:
-        """Start a thread that reads the state."""
         self._stop = threading.Event()
         if self._handle is not None:
             self._thread = threading.Thread(target=self._watch, args=(self._stop,), name="preflight-nvml", daemon=True)
@@ -394,7 +392,6 @@ class GpuWatcher:
             return None
 
     def state(self) -> GpuState:
-        """Return the observations so far."""
         if self._handle is None:
             return GpuState(problem=self.problem)
         reasons, held_bits = 0, 0

@@ -173,7 +173,6 @@ class Progress:
         return self._began
 
     def start(self) -> None:
-        """Start the heartbeats."""
         self._heart = threading.Thread(target=self._beat, name="preflight-heart", daemon=True)
         self._heart.start()
 
@@ -184,7 +183,6 @@ class Progress:
             self._heart.join(2.0)
 
     def send(self, event: str, **data: Any) -> None:
-        """Send one event."""
         data["event"] = event
         with self._lock:
             self._emit(data)

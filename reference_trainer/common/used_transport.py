@@ -44,7 +44,6 @@ class CardCounters:
 
 
 def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCounters:
-    """Return the current counters."""
     problems = []
     found = _by_psutil() if interfaces == INTERFACES else None
     if found is None:
@@ -217,7 +216,6 @@ class Capture:
         environment["NCCL_DEBUG_FILE"] = path
 
     def text(self) -> str:
-        """Return the log so far."""
         # NCCL before 2.8 leaves its file buffered by the C library.
         ctypes.CDLL(None).fflush(None)
         size = os.fstat(self._fd).st_size
@@ -273,12 +271,10 @@ class TransportWatcher:
             self._before = count()
 
     def end(self) -> None:
-        """Stop counting transfers."""
         if self._counts:
             self._after = count()
 
     def result(self, crossing_bytes: int) -> Transport:
-        """Return the transport of this rank."""
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:
             return Transport(connections, crossing_bytes=crossing_bytes)

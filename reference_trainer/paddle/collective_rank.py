@@ -231,7 +231,6 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
 
 
 def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
-    """Return a rank's samples: float32[BATCH, INPUTS] around one centre per class, and classes int64[BATCH]."""
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -277,7 +276,6 @@ def train(
 
 
 def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
-    """Return the names of the tensors of `model` that have not changed since the start."""
     import numpy
 
     start = dict(build(paddle).named_parameters())
@@ -285,7 +283,6 @@ def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         found.update(parameter.numpy().tobytes())
@@ -330,7 +327,6 @@ class ExactModel:
         return self._layer.weight.grad.numpy().reshape(-1).copy()
 
     def step(self, gradient: Any) -> None:
-        """Take one step of SGD along the gradient summed over all ranks."""
         weight = self._layer.weight
         weight.grad.set_value(self._paddle.to_tensor(gradient.reshape(-1, 1)))
         self._optimizer.step()
@@ -460,16 +456,13 @@ class Collectives:
         self._stall_before = stall_before
 
     def all_reduce(self, array: Any, label: str) -> None:
-        """Sum over all ranks, in place."""
         self._fault.corrupt(array, self._progress.collective + 1)
         self._in_place(array, label, self._dist.all_reduce)
 
     def broadcast(self, array: Any, root: int, label: str) -> None:
-        """Copy the root's array to all ranks, in place."""
         self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root), root)
 
     def all_gather(self, outputs: list[Any], array: Any, label: str) -> None:
-        """Collect the arrays of all ranks in `outputs`, by rank."""
         tensor = self._paddle.to_tensor(array)
         found: list[Any] = [tensor] if self._alone else []
         self._counted(label, lambda: self._alone or self._dist.all_gather(found, tensor))
@@ -489,7 +482,6 @@ class Collectives:
         return True
 
     def barrier(self, label: str) -> None:
-        """Wait for all ranks, by a sum of one element."""
         tensor = self._paddle.ones([1])
         self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
 

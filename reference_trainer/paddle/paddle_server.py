@@ -297,7 +297,6 @@ class PaddleServerProcess:
         return text
 
     def serve(self) -> None:
-        """Start serving; its port must be free."""
         os.write(self._writing, b"go\n")
 
     def exit_reason(self) -> str:
@@ -318,7 +317,6 @@ class PaddleServerProcess:
         return _describe_status(status)
 
     def end(self) -> None:
-        """Kill the process if it is still running."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -603,14 +601,12 @@ class Training:
         self._contexts: tuple[Any, Any] = (None, None)
 
     def start(self) -> None:
-        """Initialise the parameters; Paddle's first worker sends them to the servers."""
         self._executor.run(self._program.paddle.static.default_startup_program())
         self._program.fleet.init_worker()
         if self._program.sparse:
             self._contexts = self._dense_contexts()
 
     def step(self) -> float:
-        """Run one step; return the loss before it."""
         (loss,) = self._executor.run(self._program.main, feed=self._feed, fetch_list=[self._program.loss])
         return float(loss.reshape(-1)[0])
 
@@ -625,7 +621,6 @@ class Training:
             runtime._pull_all_dense(runtime.scopes, send, receive)
 
     def stop(self) -> None:
-        """Stop Paddle's client."""
         self._program.fleet.stop_worker()
 
     def _dense_contexts(self) -> tuple[Any, Any]:

@@ -281,7 +281,6 @@ class Client:
             server.channel.send_error(text)
 
     def close(self) -> None:
-        """Close all connections."""
         for server in self.servers:
             server.channel.close()
 

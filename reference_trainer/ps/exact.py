@@ -126,7 +126,6 @@ class History:
         self.parts = [array.array("i") for _ in range(parts)]
 
     def note(self, part: int, kind: int, source: Source) -> None:
-        """Record one event."""
         self.parts[part].extend((kind, source.worker, source.clock, source.generation))
 
     def data(self) -> bytes:
@@ -222,12 +221,10 @@ class Store:
 
     @property
     def dense_bytes(self) -> int:
-        """Return the number of bytes of dense parameters."""
         return int(self.dense.numel()) * 4
 
     @property
     def table_bytes(self) -> int:
-        """Return the number of bytes of table rows."""
         return sum(int(rows.numel()) * 4 for rows in self.rows)
 
     def row_numbers(self, table: int) -> Any:
@@ -293,7 +290,6 @@ class Store:
                 held[begin : begin + step].copy_(rows(table, numbers[begin : begin + step]))
 
     def part(self, shard: Shard) -> Any:
-        """Return a shard's own numbers."""
         return self._parts[shard.number]
 
     def apply(self, shard: Shard, numbers: Any, factor: float, source: Source) -> None:
@@ -342,7 +338,6 @@ class Store:
             self._add(shard, piece, numbers, factor)
 
     def pieces(self, shard: Shard) -> int:
-        """Return the number of pieces of a shard."""
         return len(self._pieces[shard.number])
 
     def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:

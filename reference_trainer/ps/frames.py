@@ -46,7 +46,6 @@ class FairLock:
         self._holder = 0
 
     def acquire(self) -> None:
-        """Wait for the lock."""
         self._lock.acquire()
         self._holder = threading.get_ident()
 
@@ -185,7 +184,6 @@ class Header:
 
     @property
     def name(self) -> str:
-        """Return the operation, for messages."""
         return NAMES[self.op]
 
 
@@ -478,7 +476,6 @@ class Channel:
             pass
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     @property

@@ -182,7 +182,6 @@ class Parameter:
 
     @property
     def elements(self) -> int:
-        """Return the number of its elements."""
         return product(self.shape)
 
 
@@ -240,11 +239,9 @@ class Plan:
     shards: tuple[tuple[Shard, ...], ...]
 
     def elements_of(self, server: int) -> int:
-        """Return the count of dense numbers on one server."""
         return sum(shard.elements for shard in self.shards[server])
 
     def rows_of(self, server: int, table: Table) -> int:
-        """Return the number of rows of a table on one server."""
         return rows_held(table.rows, self.servers)[server]
 
     def bytes_of(self, server: int) -> int:

@@ -69,7 +69,6 @@ class ConnectionAcceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._quit.set()
         self._thread.join(2 * _ACCEPT_S)
         self._listener.close()

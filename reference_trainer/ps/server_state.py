@@ -56,7 +56,6 @@ class ConnectedWorker:
         return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
-        """Return the worker's data for the report."""
         channel = self.channel
         return WorkerStats(
             self.index,
@@ -159,7 +158,6 @@ class ServerState:
         self.on_progress()
 
     def fill_for_training(self) -> None:
-        """Fill in the task's own initial values."""
         whole = {p.name: self.config.task.initial(p.name) for p in self.config.plan.dense}
 
         def dense(shard: Any) -> Any:
@@ -171,14 +169,12 @@ class ServerState:
         self.store.fill(dense, lambda table, rows: self.config.task.initial_rows(table, rows.cpu()))
 
     def refuse(self, address: str, why: str) -> None:
-        """Record a client that was rejected."""
         with self.lock:
             self.stranger_count += 1
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
     def mismatch(self, mismatch: Mismatch | None) -> None:
-        """Record a value that is wrong."""
         if mismatch is not None:
             with self.lock:
                 if len(self.mismatches) < _MAX_MISMATCHES:

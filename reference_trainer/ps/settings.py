@@ -75,7 +75,6 @@ class Settings:
 
     @property
     def exact_steps(self) -> int:
-        """Return the number of steps in the exact phase."""
         return min(self.steps, self.most_exact_steps)
 
     def rounds(self, steps: int) -> int:
@@ -89,7 +88,6 @@ class Settings:
         return range(clock * self.geo_steps, min(steps, (clock + 1) * self.geo_steps))
 
     def exact_values(self, device: Any) -> ExactValues:
-        """Return the values of the exact phase."""
         return ExactValues(
             self.plan,
             self.workers,
@@ -107,7 +105,6 @@ class Settings:
 
     @property
     def ends_after_exact(self) -> bool:
-        """Return whether the run ends after the exact phase."""
         return self.until == "exact"
 
     def capacity(self, server: int, table: int) -> int:
@@ -219,12 +216,10 @@ class AdaptiveTimeout:
         self._longest_s = 0.0
 
     def note(self, seconds: float) -> None:
-        """Record the duration of a step."""
         self._longest_s = max(self._longest_s, seconds)
 
     @property
     def limit_s(self) -> float:
-        """Return the current limit."""
         return max(self._min_s, LIMIT_FACTOR * self._longest_s)
 
 

@@ -119,13 +119,11 @@ class Quadratic:
         self.tables = tuple(tables)
 
     def initial(self, name: str) -> Any:
-        """Return zeros."""
         import torch
 
         return torch.zeros(next(p.elements for p in self.dense if p.name == name))
 
     def initial_rows(self, table: int, rows: Any) -> Any:
-        """Return zeros."""
         import torch
 
         return torch.zeros(rows.numel(), self.tables[table].width)

@@ -306,7 +306,6 @@ class WorkerSteps:
         return torch.cat(parts) if parts else torch.zeros(0, self._config.plan.tables[table].width)
 
     def train(self, first: int) -> WorkerTraining:
-        """Run all training steps from push `first` on."""
         if self._config.mode == clocks.GEO:
             return self._train_locally(first)
         return self._train_together(first)

@@ -303,7 +303,6 @@ def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
 
 
 def _known_version(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """Return the values, with empty ones as unknown."""
     return {
         node: CellValue(None, _NOT_REPORTED) if summary.value == "" else summary for node, summary in values.items()
     }

@@ -332,7 +332,6 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _setting(field: str, gpu: Gpu) -> str | None:
-    """Return a setting of a GPU as text; None if it is not known."""
     value = getattr(gpu, field)
     if isinstance(value, bool):
         return "on" if value else "off"

@@ -648,7 +648,6 @@ def _reach(count: int) -> int:
 
 
 def _uses_other_interface(route: Route, used: UsedInterface) -> bool:
-    """Return whether a route leaves through an interface other than the one in use."""
     names = {item.name for item in used.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 

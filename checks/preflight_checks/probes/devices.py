@@ -83,7 +83,6 @@ def _containerd() -> tuple[str, str]:
 
 
 def _version(tool: str, pattern: str) -> str:
-    """Return the version in the output of `tool --version`; empty if it is not known."""
     try:
         ran = command.run([tool, "--version"], deadline_s=_TOOL_S)
     except ProbeUnavailable:

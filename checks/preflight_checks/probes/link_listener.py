@@ -194,7 +194,6 @@ class _Server:
         self.udp_port = datagrams.getsockname()[1] if datagrams is not None else 0
 
     def serve(self, listeners: list[socket.socket], deadline: float) -> None:
-        """Accept connections until the deadline."""
         if self._datagrams is not None:
             threading.Thread(target=self._count, args=(self._datagrams,), daemon=True).start()
         while True:

@@ -155,7 +155,6 @@ class _Link:
         self._control = self._connect()
 
     def close(self) -> None:
-        """Close the control connection."""
         self._control.close()
 
     def _connect(self) -> socket.socket:
@@ -362,7 +361,6 @@ class _Counting:
         return self._count
 
     def stop(self) -> None:
-        """Stop counting."""
         self._over = True
         self._thread.join(1.0)
 

@@ -512,7 +512,6 @@ class _Attempt:
         return False
 
     def note(self, stream: socket.socket) -> None:
-        """Store the kernel's data about the connection."""
         known = tcp_info(stream)
         self.mss, self.path_mtu = known.get("snd_mss", 0), known.get("pmtu", 0)
 

@@ -136,7 +136,6 @@ def _device(name: str) -> RdmaDevice:
 
 
 def _link_target(link: str) -> str:
-    """Return the name of a link's target; empty if there is none."""
     return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 

@@ -225,7 +225,6 @@ class _Line:
 
 
 def _lines(job: Job) -> Iterator[_Line]:
-    """Yield the launch lines that start one server or one worker each."""
     for scope in scopes(job):
         role = known_text(job, "ps_role", scope)
         if role is not None and job.value("ps_mode", scope) == Known(True):

@@ -219,7 +219,6 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return a hint about other files that may contain the launch."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))
@@ -468,7 +467,6 @@ def _passes_launch_on(was: Command, command: Command, removed: tuple[str, ...], 
 
 
 def _edited_words(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
-    """Return the words of a command whose written text was edited."""
     written = before.trace.written.get(id(command))
     if written is None:
         return frozenset()

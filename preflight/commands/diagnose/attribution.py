@@ -174,7 +174,6 @@ def _add_process(chosen: Event, events: Sequence[Event], others: Iterable[Event]
 
 
 def _add_user_location(chosen: Event, events: Sequence[Event]) -> Event:
-    """Return the decisive event with a location in the user's program, if another event of the same failure has one."""
     if chosen.frame and not is_library(chosen.frame):
         return chosen
     frames = [event.frame for event in events if event.member == chosen.member and event.line.path == chosen.line.path]

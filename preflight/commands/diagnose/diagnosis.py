@@ -244,5 +244,4 @@ class Diagnosis:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a diagnosis."""
     return schema_of(type_adapter(Diagnosis), "preflight diagnosis")

@@ -88,7 +88,6 @@ _WITHOUT_CAUSE = {
 
 
 def _print_survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
-    """Print the errors after which the run continued."""
     sheet.line(Text("errors after which the run continued", style="bold"))
     for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
         whom = format_members(effect.members)
@@ -130,7 +129,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> None:
-    """Print the preflight command, and the rule or check, that would have found the fault."""
     lint = [pointer for pointer in pointers if pointer.stage == "lint"]
     live = [pointer for pointer in pointers if pointer.stage != "lint"]
     parts = [

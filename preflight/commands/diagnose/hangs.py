@@ -86,7 +86,6 @@ class _Positions:
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
     def is_held_up(self, number: int, rank: int) -> bool:
-        """Return whether the rank is among those that hold up a collective."""
         if rank in self.reached:
             return self.reached[rank] < number
         return rank in self.lost and rank in self.awaited(number)
@@ -129,7 +128,6 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
 
 
 def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group that a dump lists."""
     ranks_by_group = ((group, ranks) for dump in dumps.values() for group, ranks in dump.groups.items() if ranks)
     return {group: tuple(sorted(set(lists[0]))) for group, lists in grouped(ranks_by_group).items()}
 

@@ -263,7 +263,6 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
 
 
 def _member(groups: Mapping[str, str | None]) -> LogProcess:
-    """Return the process in the named groups of a match."""
     if pod := groups.get("pod"):
         return process_of_pod(pod)
     rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""

@@ -309,7 +309,6 @@ def _enum_value(row: dict[str, Any], key: str, kind: type[_Word], where: str, de
 
 
 def needles_of(rows: Iterable[Row]) -> frozenset[str]:
-    """Return every needle of these rows."""
     return frozenset(needle for row in rows for needle in row.needles)
 
 
@@ -531,7 +530,6 @@ class Scanner:
             self._seen_lines.append((self._searched, number))
 
     def _count_key(self, symptom: Symptom, member: LogProcess) -> tuple[str, LogProcess]:
-        """Return the key under which an event is counted."""
         counts = self.found.counts
         key = (symptom.id, member if len(counts) < _MAX_WRITERS else LogProcess())
         counts[key] += 1

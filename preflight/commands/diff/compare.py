@@ -131,7 +131,6 @@ class _Series:
 
 
 def compare_measurements(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Measured, ...]:
-    """Return every quantity that both reports measured for at least one link or rank."""
     return tuple(_compare_series(old, new))
 
 
@@ -250,7 +249,6 @@ def _group_by_shape(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterato
 
 
 def _group_by_node(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
-    """Group ranks by their node."""
     of_node = grouped((key[0], key) for key in sorted(bad_keys))
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)

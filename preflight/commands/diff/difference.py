@@ -199,5 +199,4 @@ class Difference:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a comparison."""
     return schema_of(type_adapter(Difference), "preflight difference")

@@ -149,12 +149,10 @@ class Worse:
 
     @property
     def quantity(self) -> Quantity:
-        """Return the measured quantity."""
         return self.compared.quantity
 
     @property
     def change(self) -> float:
-        """Return the change, as a share of the earlier value or in the unit."""
         return self.after / self.before - 1 if self.compared.is_ratio and self.before else self.after - self.before
 
 

@@ -34,7 +34,6 @@ METADATA = MetaData()
 
 
 def _reference(table: str, *, key: bool = False) -> Column[int]:
-    """Return the column that refers to a row of another table."""
     name = f"{table.removesuffix('s')}_id"
     return Column(name, Integer, ForeignKey(f"{table}.id"), primary_key=key, nullable=False, autoincrement=False)
 
@@ -149,7 +148,6 @@ class Database:
             yield connection
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 
@@ -222,7 +220,6 @@ class ReadOnlyHistory:
             raise HistoryUnavailable("unreadable", str(error)) from None
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
     def _is_current(self, connection: Connection) -> bool:
@@ -384,7 +381,6 @@ def _migrate(database: Database) -> None:
 
 
 def _migration_config() -> Config:
-    """Return the configuration that locates alembic's migrations."""
     from alembic.config import Config
 
     config = Config()
@@ -393,7 +389,6 @@ def _migration_config() -> Config:
 
 
 def _newest_revision() -> str:
-    """Return the table version that this preflight writes."""
     from alembic.script import ScriptDirectory
 
     newest = ScriptDirectory.from_config(_migration_config()).get_current_head()
@@ -402,7 +397,6 @@ def _newest_revision() -> str:
 
 
 def _known_revisions() -> set[str]:
-    """Return every table version that this preflight knows."""
     from alembic.script import ScriptDirectory
 
     return {step.revision for step in ScriptDirectory.from_config(_migration_config()).walk_revisions()}

@@ -161,7 +161,6 @@ class Story:
     forecast: str
 
     def __post_init__(self) -> None:
-        """Round the change to a useful number of digits."""
         if self.change is not None:
             object.__setattr__(self, "change", float(f"{self.change:.4g}"))
 

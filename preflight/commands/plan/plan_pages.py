@@ -364,7 +364,6 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape text for one cell of a Markdown table."""
     plain = clean(" ".join(text.split()))
     for sign in ("\\", "`", "*", "_", "<", ">", "|", "[", "]", "#", "@", "!"):
         plain = plain.replace(sign, f"\\{sign}")

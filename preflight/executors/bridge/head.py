@@ -144,7 +144,6 @@ class Bridge:
         self._enqueue(mux.DATA, number, data)
 
     def close(self, number: int) -> None:
-        """Close a stream."""
         self._enqueue(mux.CLOSE, number)
 
     async def _send_all(self, pipe: PipeChannel) -> None:
@@ -257,7 +256,6 @@ class BridgedChannel:
 
     @property
     def description(self) -> str:
-        """Return how the node was reached."""
         return self._description
 
     def take(self, data: bytes) -> None:
@@ -276,18 +274,15 @@ class BridgedChannel:
         self._changed.set()
 
     def push_back(self, data: bytes) -> None:
-        """Make `receive` return `data` first."""
         self._received[:0] = data
         self._changed.set()
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`. Raises ExecutorError if the other end is gone."""
         if self._end is not None:
             raise ExecutorError("unreachable", f"{self._description} is gone", self.error_tail())
         await self._bridge.send(self._number, data)
 
     async def receive(self) -> bytes:
-        """Return the next bytes; empty at the end of the stream."""
         while not self._received:
             if self._end is not None:
                 return b""
@@ -306,15 +301,12 @@ class BridgedChannel:
         return self._end[0] if self._end is not None else None
 
     def error_tail(self) -> str:
-        """Return the end of the standard error of the process or the transport."""
         return self._end[1] if self._end is not None else ""
 
     def abandon(self) -> None:
-        """End the stream without waiting."""
         self._bridge.close(self._number)
 
     async def aclose(self) -> None:
-        """End the stream, which ends the agent."""
         with anyio.CancelScope(shield=True):
             self._bridge.close(self._number)
             await self.exit_code(CLOSE_S)

@@ -39,7 +39,6 @@ _JOB_KINDS = ("Job", "PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob",
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
-    """Entry of the bridge."""
     mux.serve(KubernetesBridgeServer(), fd_in, fd_out)
 
 
@@ -496,7 +495,6 @@ class ExecStream(Stream):
         return bytes(frame.data) if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) else b""
 
     def write(self, data: bytes) -> None:
-        """Write to the program's standard input."""
         from websocket import ABNF
 
         for start in range(0, len(data), _MESSAGE_BYTES):

@@ -250,7 +250,6 @@ class _StreamThreads:
             self._waiting.put(data)
 
     def close(self) -> None:
-        """End the stream at once."""
         self._waiting.put(None)
         self._stream.close()
 

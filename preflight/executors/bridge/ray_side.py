@@ -26,7 +26,6 @@ _UNINTENDED_DEATHS = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
-    """Entry of the bridge."""
     mux.serve(RayBridgeServer(), fd_in, fd_out)
 
 
@@ -139,7 +138,6 @@ class RayStream(Stream):
         return b""
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input."""
         self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
 
     def exit_state(self) -> tuple[int | None, str]:

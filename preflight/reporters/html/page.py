@@ -183,7 +183,6 @@ _MAX_NAMES_LENGTH = 80
 
 
 def verdict_view(report: Report) -> VerdictView:
-    """Build the verdict section of the page."""
     warnings = tuple(_warnings(report))
     if report.exit_code == ExitCode.BUG:
         sentence = "A bug in preflight ended the run; its results up to then are below."

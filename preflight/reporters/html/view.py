@@ -206,7 +206,6 @@ _BEFORE = 80
 
 
 def finding_view(finding: Finding) -> FindingView:
-    """Build the view of one finding."""
     return FindingView(
         anchor=anchor_of(finding),
         finding=finding,

@@ -67,7 +67,6 @@ class Stage:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the stage has ended."""
         return self.took_s is not None or bool(self.skipped)
 
     def end_reason(self) -> str:

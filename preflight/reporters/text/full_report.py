@@ -143,7 +143,6 @@ class Page:
         self._report = report
 
     def print(self) -> None:
-        """Print the whole report."""
         self._head()
         self.injected_fault()
         if self._sheet.style.statistics:
@@ -356,7 +355,6 @@ class Page:
             self._sheet.wrapped(line)
 
     def why_incomplete(self) -> None:
-        """Print why the verdict is incomplete."""
         reasons = why_incomplete(self._report)
         for reason in reasons[:_MAX_REASONS]:
             self._sheet.cut(Text(f"not judged: {clean(reason)}"))
@@ -372,7 +370,6 @@ class Page:
             self._sheet.wrapped(f"{fixable(safe, len(fixes) - safe)} (preview with --diff)", indent=0, hanging=2)
 
     def verdict(self) -> None:
-        """Print the verdict and its counts."""
         report = self._report
         parts = [counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.unknown_outcomes)

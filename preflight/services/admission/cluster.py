@@ -428,7 +428,6 @@ def _check_states(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pending_checks(workload: Mapping[str, Any]) -> list[str]:
-    """Return the checks of a Workload that wait for a state."""
     if any(each.get("type") == "Finished" and each.get("status") == "True" for each in _conditions(workload)):
         return []
     return [str(each.get("name")) for each in _check_states(workload) if each.get("state") == "Pending"]

@@ -676,7 +676,6 @@ class Workers:
     _limiter: anyio.CapacityLimiter | None = None
 
     def close(self) -> None:
-        """Remove the empty folder that is the root of the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def warm(self) -> None:

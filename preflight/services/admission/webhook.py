@@ -90,7 +90,6 @@ class Metrics:
             self._troubles.labels(reason)
 
     def count(self, kind: str, judgement: Judgement, seconds: float) -> None:
-        """Count one answer."""
         self._reviews.labels(kind if kind in _KINDS else "other", judgement.result).inc()
         for rule, severity in judgement.findings:
             self._findings.labels(rule, severity).inc()

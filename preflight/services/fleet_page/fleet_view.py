@@ -547,7 +547,6 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
 
 
 def _newest_index(values: Sequence[object]) -> int:
-    """Return the index of the last known value."""
     return max(place for place, value in enumerate(values) if value is not None)
 
 

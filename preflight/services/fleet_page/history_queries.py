@@ -261,7 +261,6 @@ class Filters:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """Return the names of the chosen nodes; None for all."""
         return frozenset(expand_hosts(self.hosts)) if self.hosts else None
 
     def query(self, **changes: Any) -> str:

@@ -68,17 +68,14 @@ class Places:
         self._texts: dict[str, Text] = {}
 
     def text(self, path: str) -> Text:
-        """Return the text of a file."""
         if path not in self._texts:
             self._texts[path] = self._folder.text(path)
         return self._texts[path]
 
     def range(self, location: Location) -> types.Range:
-        """Return the range of a location."""
         return self.text(location.path).range(location.line, location.column, location.end_line, location.end_column)
 
     def location(self, location: Location) -> types.Location:
-        """Return a location, with the URI of its file."""
         return types.Location(uri_of(self._folder.root / location.path), self.range(location))
 
 

@@ -84,7 +84,6 @@ class Text:
         return start + len(line)
 
     def position(self, offset: int) -> types.Position:
-        """Return the editor's position of an offset."""
         line = bisect_right(self._editor_starts, offset) - 1
         before = self._editor_line(line)[: offset - self._editor_starts[line]]
         return types.Position(line, self._codec.client_num_units(before))
@@ -128,7 +127,6 @@ def path_of(uri: str) -> Path | None:
 
 
 def uri_of(path: Path) -> str:
-    """Return the URI of an absolute path."""
     return path.as_uri()
 
 
@@ -203,7 +201,6 @@ class Folder:
         self._assumed: dict[str, Job] = {}
 
     def relative(self, path: Path) -> str:
-        """Return a path relative to the root."""
         return os.path.relpath(path, self.root)
 
     def read_all(self, buffers: Mapping[str, bytes], watch: Watch) -> None:

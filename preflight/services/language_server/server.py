@@ -152,7 +152,6 @@ class Server(LanguageServer):
             await self._idle.wait()
 
     def shutdown(self) -> None:
-        """Stop judging, and the server."""
         if self._loop_task is not None:
             self._loop_task.cancel()
             self._loop_task = None
@@ -269,7 +268,6 @@ class Server(LanguageServer):
         return True
 
     def _show_once(self, text: str) -> None:
-        """Show a message, unless it was shown before."""
         shown = clean(text)
         if shown not in self._said and len(self._said) < MAX_OPEN_FILES:
             self._said.add(shown)
@@ -475,7 +473,6 @@ class _PrefixedStream:
         return first + await self._rest.readline()
 
     async def readexactly(self, count: int) -> bytes:
-        """Return bytes after a line that was read."""
         return await self._rest.readexactly(count)
 
 

@@ -71,7 +71,6 @@ _Lines: TypeAlias = dict[int, list[Mark]]
 
 
 def heat_view(matrix: Matrix) -> HeatView:
-    """Build the heat map of a matrix."""
     values = _known_values(matrix.marks)
     # Bad values have a colour of their own; on the scale they would make all others look alike.
     usual = _known_values([mark for mark in matrix.marks if mark.state == "ok"])
@@ -408,7 +407,6 @@ _KINDS = {"server": "S", "worker": "W", "trainer": "T", "rank": "R"}
 
 
 def layout_view(layout: Layout) -> LayoutView:
-    """Build the view of a layout."""
     largest = max(_known_values(piece for place in layout.places for piece in place.pieces), default=0.0)
     folded = _groups(layout.places) if len(layout.places) > MAX_PLACES else [(place,) for place in layout.places]
     kinds = dict.fromkeys(piece.kind for place in layout.places for piece in place.pieces)
@@ -469,7 +467,6 @@ _PROFILE_HEIGHT = 100
 
 
 def bars_view(bars: Bars) -> BarsView:
-    """Build the view of a bar chart."""
     longest = max(_known_values(bars.bars), default=0.0)
     many = len(bars.bars) > MAX_BARS
     shown = _choose_bars(bars.bars) if many else bars.bars
@@ -535,7 +532,6 @@ _TICKS = 5
 
 
 def timeline_view(timeline: Timeline) -> TimelineView:
-    """Build the view of a timeline."""
     whole = max((span.ended_s for lane in timeline.lanes for span in lane.spans), default=0.0)
     phases = tuple(dict.fromkeys(span.phase for lane in timeline.lanes for span in lane.spans))
     # If there are more phases than colours, the remaining phases share the last colour; the tables name them.
@@ -585,7 +581,6 @@ def _has_room_for(name: str, long: float, whole: float) -> bool:
 
 
 def _ticks(whole: float) -> tuple[Tick, ...]:
-    """Return the ticks of the time axis, from 0 to the end."""
     if not whole > 0:
         return ()
     return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))

@@ -98,11 +98,9 @@ class Scale:
     maximum: float
 
     def level(self, value: float) -> int:
-        """Return the level of the value, from 0."""
         return bisect_left(self.bounds, value)
 
     def style(self, value: float) -> str:
-        """Return the class of the value's level."""
         return LEVELS[self.level(value)]
 
     def labels(self, unit: str) -> tuple[tuple[str, str], ...]:
@@ -423,7 +421,6 @@ _RANK = "rank "
 
 
 def table_view(table: Table) -> TableView:
-    """Build the view of a table, folded if it is long."""
     numeric = tuple(_is_numeric(table.rows, index) for index in range(len(table.columns)))
     columns = tuple(ColumnView(column.name, number) for column, number in zip(table.columns, numeric, strict=True))
     units = tuple(column.unit for column in table.columns)
