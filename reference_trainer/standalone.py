@@ -42,10 +42,7 @@ _NUMBERS = ("timeout_s", "deadline_s", "steps")
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings: from the variables, otherwise from the file, otherwise the defaults.
-
-    Raises ValueError for an invalid number.
-    """
+    """Return the settings: from the variables, else the file, else the defaults. Raises ValueError."""
     values = dict(DEFAULTS)
     try:
         values.update(json.loads(pkgutil.get_data("reference_trainer", SETTINGS) or b"{}"))
@@ -234,10 +231,7 @@ def _write_atomically(path: Path, document: dict[str, Any]) -> None:
 
 
 def _print(text: str) -> None:
-    """Print one line for people in a single write, so that the ranks' lines do not mix.
-
-    If the launcher has ended, nothing reads the line, but the report is still used.
-    """
+    """Print a line for people in a single write, not mixed with other ranks'; a gone launcher is ignored."""
     try:
         sys.stdout.flush()
         os.write(1, ("preflight smoke: {}\n".format(" ".join(text.split()))).encode("utf-8", "replace"))

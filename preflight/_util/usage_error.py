@@ -19,11 +19,7 @@ MAX_LENGTH = 100
 
 
 def similar_names(word: str, known: Iterable[str], limit: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """Return up to `limit` names that are most similar to `word`, the most similar first; empty for a very long word.
-
-    Args:
-        cutoff: the minimum similarity, from 0 to 1.
-    """
+    """Return up to `limit` names that are similar (at least `cutoff`, 0 to 1) to `word`, the most similar first."""
     if len(word) > MAX_LENGTH:
         return []
     from difflib import get_close_matches

@@ -169,10 +169,7 @@ class BundleFinder:
         compiled: dict[str, list[int]] | None = None,
         appendix: bytes = b"",
     ) -> None:
-        """`packed` and `compiled` locate compressed sources in the appendix, and code of a matching Python.
-
-        `packed[""]` locates the sources of all `modules` together, if those are empty here.
-        """
+        """`packed` and `compiled` locate sources (under "" all together) and matching code in the appendix."""
         self._modules = modules
         self._packages = frozenset(packages)
         self._ready = tuple(package + "." for package in ready)

@@ -227,15 +227,7 @@ def fork(
     kind: type[R],
     requests: Sequence[AgentRequest] | None = None,
 ) -> R:
-    """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
-
-    Args:
-        kind: the class that represents the child here.
-        requests: the requests that a fork answers one after another, if there are several.
-
-    Raises:
-        OSError: the node is out of processes or descriptors.
-    """
+    """Start the child of a request: a fork (perhaps for several), or an interpreter in its context. Raises OSError."""
     context = request.context
     requests = requests or [request]
     if context is None:
@@ -369,10 +361,7 @@ class BatchProcess(ChildProcess):
 
 
 class BatchPool:
-    """All batch processes of an agent.
-
-    `start_batch` starts one for several requests, `start_single` an ordinary child for one; `send` sends to the head.
-    """
+    """All batch processes; `start_batch` starts one, `start_single` an ordinary child, `send` sends to the head."""
 
     def __init__(
         self,
@@ -502,10 +491,7 @@ class ContextProcess(ChildProcess):
 
 
 class ContextPool:
-    """All context processes of an agent by context.
-
-    `enter` starts one, `send` sends to the head, `feed` writes to a context process.
-    """
+    """All context processes; `enter` starts one, `send` sends to the head, `feed` writes to a context process."""
 
     def __init__(
         self,

@@ -101,11 +101,7 @@ def _environment(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[bytes, bytes, bool]:
-    """Read both streams to their ends, but only briefly beyond the end of the tool: processes that it leaves behind may
-    hold them open.
-
-    Raises TimeoutExpired.
-    """
+    """Read both streams until shortly after the tool ends, as others may hold them. Raises TimeoutExpired."""
     import subprocess
 
     assert child.stdout is not None and child.stderr is not None

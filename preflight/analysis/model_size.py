@@ -51,13 +51,7 @@ _BRACKET_REMOVAL = {ord(mark): None for mark in "()'\" "}
 class TransformerShape:
     """The sizes of a transformer.
 
-    Args:
-        feed_forward: the width of the feed-forward part in layers without experts.
-        groups: the number of query groups, or of heads if there are no groups.
-        gated: whether the feed-forward part is gated.
-        expert_width: the width of each expert.
-        expert_layers: the number of layers with experts.
-        claims: the claims that state the sizes.
+    `feed_forward` is the width without experts, `groups` the number of query groups (else of heads).
     """
 
     layers: int
@@ -149,11 +143,7 @@ def stated_shape(job: Job, scope: Scope, source: str) -> TransformerShape | None
 
 
 def _expert_layers(job: Job, scope: Scope, layers: int) -> int:
-    """Return a lower bound on the number of layers with experts: every layer, every nth layer, or the layers in a list
-    such as `[0]*3+[1]*21`.
-
-    A list of another form counts as no layers.
-    """
+    """Return a lower bound on layers with experts: all, every nth, those in `[0]*3+[1]*21`; 0 for other forms."""
     claims = job.setting("expert_layers", scope)
     if not claims:
         return layers
@@ -231,13 +221,7 @@ _STATES_STAGE, _GRADIENTS_STAGE, _WEIGHTS_STAGE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a GPU's memory.
-
-    Args:
-        name: `weights`, `gradients`, `optimizer states` or `activations`.
-        size_bytes: a lower bound on its size on one GPU.
-        formula: the formula of the size with the job's own numbers.
-    """
+    """One part of a GPU's memory: its name, a lower bound of its size, and the formula with the job's numbers."""
 
     name: str
     size_bytes: int

@@ -25,15 +25,7 @@ BACKUP_WORKER = "spare"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An expected process.
-
-    Args:
-        rank: its number, which is unique in the group.
-        node: the name of its node.
-        key: the key of the request that starts it.
-        role: `rank`, `server`, `worker` or `spare`.
-        index: its configured index within its role.
-    """
+    """An expected process: `rank` is its number in the group, `key` its request, `index` that in its `role`."""
 
     rank: int
     node: str
@@ -441,12 +433,7 @@ Views = dict[int, RankView]
 def make_culprit(
     views: Views, view: RankView, kind: str, since_s: float, text: str, *, also: Sequence[int] = ()
 ) -> Culprit:
-    """Return the result that blames `view`. All members that still run wait for it.
-
-    Args:
-        text: the rest of the sentence that begins with "rank 3 on node-b".
-        also: the numbers of further members with the same fault.
-    """
+    """Return the result that blames `view`, for whom all running members wait; `text` follows "rank 3 on node-b"."""
     waiting = tuple(v.rank for v in views.values() if v.alive and v.rank != view.rank and not v.done)
     return Culprit(
         view.rank,
@@ -546,12 +533,7 @@ def own_frames(text: str) -> list[Frame]:
 
 
 def find_member_outside_framework(views: Views, culprit: Culprit) -> Culprit | None:
-    """Return the few members that are in code outside the framework, while most wait in the call that all have entered;
-    None if there are none.
-
-    Args:
-        culprit: the result without stacks, in which all members hang together and none is named.
-    """
+    """Return the few members in code outside the framework, while most wait in one call; None without any."""
     if culprit.kind != "stuck" or culprit.rank is not None:
         return None
     frame_by_rank = {number: frames[0] for number, view in views.items() if (frames := own_frames(view.stacks))}

@@ -162,9 +162,7 @@ class _Mismatch:
 
 
 def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return two members with the same role and index, or two servers with the same endpoint; None without
-    duplicates.
-    """
+    """Return two members with the same role and index, or two servers with one endpoint; None without any."""
     hello_by_identity: dict[tuple[str, object], Hello] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         identities: list[tuple[str, object]] = [(hello.role, hello.index)] if hello.index is not None else []
@@ -441,14 +439,7 @@ _REDIRECTED = re.compile(
 
 
 def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
-    """Return a worker that reaches a wrong server at an address where other workers reach the correct server; None if
-    the error shows no such worker.
-
-    The server is then configured correctly, and the worker's path leads to another machine.
-
-    Args:
-        error: the error of a mismatch in the report of a server or a worker.
-    """
+    """Return a worker whose path to a server leads to another machine, although others reach it; None without one."""
     match = _REDIRECTED.search(error)
     member_by_name = {view.name: view for view in views.values()}
     if match is None:

@@ -156,12 +156,7 @@ _PLAIN = re.compile(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment to be written.
-
-    Args:
-        body: Markdown.
-        says_something: whether the comment is worth creating if none exists yet.
-    """
+    """A comment in Markdown; `says_something`: it is worth creating if none exists yet."""
 
     body: str
     says_something: bool
@@ -179,13 +174,7 @@ def is_ours(body: str, key: str) -> bool:
 
 
 def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters: int = GITHUB_CHARACTERS) -> Comment:
-    """Write the comment.
-
-    Args:
-        key: see `key_of`.
-        before: the present comment, which is replaced; only its hidden line is read.
-        max_characters: limit of the platform. Findings that do not fit are counted.
-    """
+    """Write the comment in up to `max_characters`; further findings are counted. `before` is the present one."""
     findings = changes.report.findings
     now = [finding.fingerprint[:_REMEMBERED_LENGTH] for finding in findings]
     previous = _REMEMBERED.match(before)
@@ -490,14 +479,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class RestClient:
-    """The API at `address`.
-
-    Args:
-        headers: sent with each request; they include the token.
-
-    Raises:
-        PlatformError: the token must not be sent to this address.
-    """
+    """The API at `address`; `headers` include the token. Raises PlatformError if it must not be sent there."""
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
         parts = urllib.parse.urlsplit(address)

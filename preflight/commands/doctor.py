@@ -284,16 +284,9 @@ def examine(
     stream: TextIO,
     deadline_s: float = 20.0,
 ) -> Examination:
-    """Return the capabilities of this machine and what is missing.
+    """Return the capabilities of this machine and what is missing. Raises UsageError.
 
-    Args:
-        hosts, hostfile, executor, executor_options: nodes to reach, and how, as for a check.
-        pythons: interpreters that ranks run with, examined before those found here.
-        environment: the variables of this process; `stream` is where output goes.
-        deadline_s: time limit for each item.
-
-    Raises:
-        UsageError: an unknown executor or option, or an invalid host.
+    `pythons` are examined before those found here; nodes are reached as for a check; `deadline_s` is for each item.
     """
     surroundings = Surroundings(environment, interpreters(pythons, environment), deadline_s)
     named, _ = named_nodes(hosts, hostfile)

@@ -33,13 +33,7 @@ _ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of a node, as the scheduler reports it.
-
-    Args:
-        known: whether the scheduler manages the node.
-        in_service: whether the node accepts new work.
-        reason: why the node does not accept work; empty if it does, or if no reason is given.
-    """
+    """The scheduler's view of a node: whether it manages it, whether it accepts work, and the reason if not."""
 
     known: bool
     in_service: bool = True
@@ -115,13 +109,7 @@ def is_cleared(report: Report, node: str, reason: str) -> bool:
 
 
 def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float) -> Decisions:
-    """Return the decisions after a run.
-
-    Args:
-        standings: the state of each node of the run, and of others that preflight took out of service.
-        at_most: the largest share of the nodes of the run that may be out of service by preflight at the same time;
-            nodes that the scheduler does not know are not counted.
-    """
+    """Return the decisions after a run; `at_most` is the largest share of known nodes to keep out of service."""
     if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.BUG):
         return Decisions(refused="the run did not finish")
     names = [record.node.name for record in report.nodes]
@@ -279,18 +267,10 @@ def act_on(
     say: Callable[[str], None],
     log_file: Path | None = None,
 ) -> Decisions:
-    """Drain and resume nodes after a run, or list the commands that would do it.
+    """Drain and resume nodes after a run, or (without `really`) list the commands that would do it.
 
-    Args:
-        scheduler: `slurm` or `kubernetes`.
-        really: whether the commands are run.
-        at_most: the largest share of nodes out of service by preflight.
-        say: receives each line for the user.
-        log_file: gets a line of JSON for each decision to change something, and for each command that ran.
-
-    Raises:
-        UsageError: the scheduler does not answer, a command failed, or too many nodes would be drained. Nodes that
-            were changed before are logged.
+    `say` receives lines for the user; `log_file` gets a JSON line for each decision and command. Raises UsageError if
+    the scheduler does not answer, a command fails, or too many nodes would be drained; earlier changes are logged.
     """
     return anyio.run(_act, report, SCHEDULERS[scheduler](), really, at_most, say, log_file)
 

@@ -87,15 +87,9 @@ class Plan:
 
 
 def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
-    """Plan the fixes of a report's findings.
+    """Plan the fixes of a report's findings, the worst first; suppressed findings are left alone.
 
-    Args:
-        report: its suppressed findings are left alone.
-        files: the files that the report is about.
-        unsafe: also apply unsafe fixes.
-
-    The worst findings are fixed first; a fix that overlaps another is refused, and can be applied after the result has
-    been judged again.
+    A fix that overlaps another is refused, and can be applied after the result has been judged again.
     """
     hashes = {file.path: file.sha256 for file in report.inputs}
     drafts: dict[str, _Draft | str] = {}
@@ -217,9 +211,7 @@ class Files:
             raise ValueError(f"is {error.kind}, not a regular file") from None
 
     def write(self, change: ChangedFile) -> None:
-        """Replace a file and keep owner, mode and links inside the root. Raises OSError, or ValueError if it
-        changed.
-        """
+        """Replace a file, keeping owner, mode and inner links. Raises OSError, or ValueError if it changed."""
         if self.read(change.path) != change.before:
             raise ValueError("changed since it was judged; run again")
         real = Path(self._real(change.path))

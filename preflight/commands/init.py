@@ -187,12 +187,7 @@ class Recommendations:
 
 
 def choose_settings(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
-    """Return the choices for a folder.
-
-    Args:
-        executor: the executor that a check would use here; empty if there is none. `because` is the reason.
-        accept: today's findings will be accepted by a baseline.
-    """
+    """Return the choices for a folder; `executor` is what a check would use here, `accept` plans a baseline."""
     profile, why_profile = _profile(scan)
     fail_on, why_fail_on = _fail_on(scan, profile, accept=accept)
     excluded = tuple(folder for folder in scan.folders if folder.others)
@@ -281,16 +276,7 @@ class FirstConfig:
 def make_first_config(
     folder: Path, *, environment: Mapping[str, str], created: str, accept: bool = False
 ) -> FirstConfig:
-    """Make the configuration for a folder. Nothing is written.
-
-    Args:
-        environment: the variables of this process, which may reveal a scheduler.
-        created: the current time, in ISO 8601.
-        accept: a baseline of today's findings will be written.
-
-    Raises:
-        UsageError: the folder does not exist.
-    """
+    """Make the configuration for a folder, without writing it. `created` is in ISO 8601. Raises UsageError."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; expected the one that contains the jobs")
     jobs = jobs_in([folder], root=folder)

@@ -94,16 +94,7 @@ def versions_of(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Iterator[Versions]:
-    """Read both versions of the jobs in `paths`.
-
-    The earlier version is written to a private folder, without being executed; if no job is touched, it is not read.
-
-    Args:
-        branch_point: compare with the last commit that HEAD and `revision` have in common.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Read both versions of the jobs in `paths`; `branch_point` is the last common commit. Raises UsageError."""
     try:
         with (
             open_revision(root, revision, branch_point=branch_point) as old,

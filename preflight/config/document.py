@@ -101,15 +101,8 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
 class Document:
     """A parsed configuration file.
 
-    Args:
-        file: the path of the file.
-        display_path: the path of the file for people.
-        root: the folder to which patterns are converted.
-        settings: the values of its keys.
-        positions: the locations of its keys.
-        table: the path of the table of preflight in the file.
-        trusted: whether the user named the file.
-        site: the rules and checks that the site declared.
+    `root` is the folder to which patterns are converted; `table` is the path of preflight's table in the file;
+    `trusted`: the user named the file.
     """
 
     file: Path
@@ -130,9 +123,7 @@ class Document:
         return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
-        """Yield problems that types cannot express: unknown rules, invalid patterns, settings that need a trusted
-        file.
-        """
+        """Yield problems that types cannot express: unknown rules, bad patterns, settings for trusted files only."""
         settings = self.settings
         if too_many := list(self._exceeded_limits()):
             yield from too_many

@@ -89,12 +89,7 @@ def read_jobs(
     candidates: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
-    """Return the jobs as `jobs_in` returns them, and the files of folders that were skipped.
-
-    Args:
-        only: the candidates (relative to `root`) in folders, which are then not searched, to read some jobs of a folder
-            again.
-    """
+    """Return the jobs of `jobs_in` and the skipped files; `only` are candidates to read instead of a search."""
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot
 
@@ -110,15 +105,7 @@ _MAX_FILES = 16
 def resolve_settings(
     choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True
 ) -> RunSettings:
-    """Return the settings of a run over `root`. Configuration files are searched from the folder `start` up to `top`.
-
-    Args:
-        read_baseline: whether to read the accepted findings, whose file may not exist yet.
-
-    Raises:
-        UsageError: the file cannot be used, with every problem at its location; or the command line has an unknown
-            name.
-    """
+    """Return the settings of a run over `root`, from files between `start` and `top`. Raises UsageError."""
     declared = _load_site(choices.site_rules)
     documents = _documents(choices, root, start, top, declared) if choices.use_file else []
     document = documents[0] if documents else None
@@ -245,16 +232,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The settings of a run.
-
-    Args:
-        configuration: the choices that the verdict depends on.
-        output: the format of the report; empty if it is not set.
-        baseline: the file of the baseline; None if there is none.
-        price_per_gpu_hour: the price in the user's currency; None if it is not set.
-        history: the address of the database for runs; empty if there is none.
-        history_keep: the time for which the database keeps runs; empty to keep all.
-    """
+    """The settings of a run; the price is in the user's currency, an empty `history_keep` keeps all runs."""
 
     configuration: Configuration = field(default_factory=Configuration)
     output: str = ""

@@ -55,13 +55,7 @@ def outcomes_of(
     facts: Facts | None = None,
     progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
-    """Return all outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
-
-    Args:
-        facts: the facts of the recording, if the caller uses them afterwards. The caller then calls `clear_memo` for
-            the facts.
-        progress: a function that is called before each rule and check.
-    """
+    """Return all outcomes by id, job name and order of statement. With `facts`, the caller calls `clear_memo`."""
     outcomes: list[Outcome] = []
     configuration = recording.configuration
     jobs = _sort_jobs(recording.jobs)

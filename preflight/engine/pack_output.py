@@ -45,12 +45,7 @@ def _collect_output(
     name_outputs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
     messages: tuple[str, str],
 ) -> tuple[dict[str, T], tuple[Broken, ...]]:
-    """Return the output of these functions for every job, by id, and the functions that failed.
-
-    Args:
-        name_outputs: a function that checks the outputs of one function for all jobs, and returns them by id.
-        messages: the message for a function that failed, and the message for an id that is already used.
-    """
+    """Return the output of these functions by id, checked by `name_outputs`, and the functions that failed."""
     sorted_jobs = sorted(jobs, key=lambda job: job.name)
     outputs: dict[str, T] = {}
     broken: list[Broken] = []

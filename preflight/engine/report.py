@@ -94,13 +94,7 @@ class _SourcedNumber(NamedTuple):
 def avoided_cost(
     findings: Sequence[Finding], jobs: Sequence[Job], *, nodes: Sequence[str] = (), fail_on: Severity = Severity.ERROR
 ) -> AvoidedCost | None:
-    """Return the cost that these findings avoided; None if no finding would make all ranks wait, or if a number is
-    missing.
-
-    Args:
-        nodes: the nodes of the run, which are also the nodes of the job. If it is empty, the files give the number.
-        fail_on: the lowest severity of findings that count.
-    """
+    """Return the cost that these findings avoided, on `nodes` or those in the files; None if unknown."""
     waiting_findings = [finding for finding in findings if finding.waits_at and finding.severity.rank >= fail_on.rank]
     costs = [
         _job_cost(job, waiting_findings if len(jobs) == 1 else _findings_about(job, waiting_findings), nodes)
@@ -595,14 +589,7 @@ def report_on(
     property_readers: Sequence[PropertyReader] = (),
     progress: Progress = ignore,
 ) -> Report:
-    """Judge a recording and build the complete report.
-
-    Args:
-        chart_makers: functions that make charts; the verdict does not depend on them.
-        missing_charts: chart makers and measurement readers that could not be loaded.
-        measurement_readers: functions that read measurements; the verdict does not depend on them.
-        property_readers: functions that read the properties of a node.
-    """
+    """Judge a recording and build the report. Charts, measurements and properties do not affect the verdict."""
     facts = Facts(recording.facts, recording.events)
     outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
     charts: tuple[Chart, ...] = ()

@@ -33,12 +33,7 @@ _EAGER_FIELDS = ("name", "files", "launches", "probable")
 
 
 def key_of(inputs: Sequence[Any], modules: Iterable[str]) -> str:
-    """Return the key for these inputs and for the code in the packages of these modules.
-
-    Args:
-        inputs: values whose `repr` is complete.
-        modules: the names of modules.
-    """
+    """Return the key for inputs (with complete `repr`) and the code in the packages of these modules."""
     identity = [_FORMAT, sys.version, inputs, _code_fingerprint(frozenset(name.partition(".")[0] for name in modules))]
     return hashlib.sha256(repr(identity).encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -54,16 +54,9 @@ class BundleError(Exception):
 
 @functools.cache
 def build_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
-    """Return the compressed bundle of everything that is shipped.
+    """Return the compressed bundle of all shipped modules. Raises BundleError.
 
     Parents of shipped packages are empty on the node, because the real ones need modules of the head.
-
-    Args:
-        trainer: whether to include the reference trainer.
-        cache: where bundles are cached; building one takes a tenth of a second or more.
-
-    Raises:
-        BundleError: our own agent is missing, or the sources exceed MAX_BYTES.
     """
     modules, packages = sources_of([name for name in SHIPPED if trainer or name != TRAINER])
     if SHIPPED[0] not in modules:
@@ -239,12 +232,7 @@ class ExtractionError(Exception):
 
 
 def extract(probes: Iterable[Callable[..., object]]) -> dict[str, str]:
-    """Return the sources, by module, that nodes need to run these probes, without those that are always sent.
-
-    Raises:
-        ExtractionError: a probe, or its dependency, needs something at import time that is not part of Python, is not
-        sent, and is not in its own package; or its source cannot be read.
-    """
+    """Return the sources, by module, that these probes need beyond those always sent. Raises ExtractionError."""
     waiting: list[_Need] = [
         (probe.__module__, probe.__qualname__.partition(".")[0])
         for probe in probes

@@ -121,11 +121,7 @@ class PipeChannel:
     ) -> None:
         """Start `command`. Raises OSError if it cannot be run.
 
-        Args:
-            close_s: time that the command gets to end by itself.
-            ignores_sigterm: whether the command ignores SIGTERM.
-            bytes_per_s: maximum speed for sending, if the transport loses data that its other end does not read in
-                time.
+        `bytes_per_s` limits sending if the transport loses data that its other end does not read in time.
         """
         self._bytes_per_s = bytes_per_s
         #: Held while a frame is being written, so that no other thread writes into it.

@@ -38,15 +38,9 @@ def checks_for(configuration: Configuration | None, stages: Stages = None) -> tu
 def check_names(
     configuration: Configuration | None, command_items: Callable[[], Sequence[Rule | Check]]
 ) -> Configuration:
-    """Return the configuration if every rule and check in it exists: a misspelt name would silently select nothing.
+    """Return the configuration if its names exist: a misspelt one would select nothing. Raises UsageError.
 
     Ignored names may belong to another command, so that all commands can share a configuration.
-
-    Args:
-        command_items: a function that returns the rules and checks of this command.
-
-    Raises:
-        UsageError: a rule or check does not exist.
     """
     checked = configuration or Configuration()
     if not checked.select and not checked.ignore:

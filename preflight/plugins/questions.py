@@ -14,10 +14,7 @@ L = TypeVar("L", bound="Launch | None")
 
 @dataclass(frozen=True, slots=True)
 class Stated(Generic[L]):
-    """The effective claims about several quantities for one launch, or for the job as a whole.
-
-    An iteration yields the claims about each quantity, in the order in which the quantities were requested.
-    """
+    """The effective claims about several quantities for a launch or the job; iterates in the requested order."""
 
     job: Job
     scope: Scope

@@ -35,13 +35,7 @@ _MAX_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The content of a plugin file.
-
-    Args:
-        label: the file's name and a hash of its content.
-        items: its rules and checks.
-        areas, charts: the areas and charts of its `PACK`; empty if it has none.
-    """
+    """A plugin file: its name with a hash of its content, its rules and checks, and areas and charts of its `PACK`."""
 
     label: str
     items: tuple[Rule | Check, ...]
@@ -50,14 +44,7 @@ class PluginFile:
 
 
 def _read_plugin_file(path: Path) -> PluginFile:
-    """Return the content of a plugin file.
-
-    The file is run as a module whose name is derived from the name of the file, so that its probes have the same names
-    on every node and in every recording.
-
-    Raises:
-        UsageError: the file cannot be read or run, or defines no rule, no check and no chart.
-    """
+    """Run a plugin file as a module named after it, so that probes have stable names. Raises UsageError."""
     try:
         data = regular_file.read(path, _MAX_BYTES)
     except OSError as error:
@@ -188,12 +175,7 @@ Stages = frozenset[str] | None
 
 @functools.cache
 def load(group: str, stages: Stages = None) -> Loaded:
-    """Load every pack of an entry-point group, built-in packs first, then by distribution name.
-
-    Args:
-        group: the entry-point group.
-        stages: load only checks that serve one of these stages; None loads all.
-    """
+    """Load the packs of a group, built-in first, then by name; with `stages`, only the checks of these stages."""
     items: list[Any] = []
     broken: list[Broken] = []
     plugins: list[str] = []
@@ -405,10 +387,7 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _installed() -> Any:
-    """Return all entry points of installed distributions, which are read once, because this opens all of their files.
-
-    The type of the result differs between versions of Python, but `select`, the only method in use, does not.
-    """
+    """Return all entry points, read once, because this opens all files of installed distributions."""
     return entry_points()
 
 

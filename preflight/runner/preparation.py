@@ -264,13 +264,7 @@ _OWNS_NODES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """The executor of a run with its options set.
-
-    Args:
-        because: why it was chosen.
-        named_nodes: the nodes that the user named.
-        origin: where their names come from.
-    """
+    """The executor of a run with its options set, why it was chosen, and the named nodes with their origin."""
 
     executor: Executor
     because: str
@@ -401,12 +395,7 @@ def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) ->
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """The jobs of a run, and the checks to run.
-
-    Args:
-        recording: holds the jobs, the configuration and the smoke options, and nothing observed yet.
-        checks: those of the run's stages.
-    """
+    """The jobs of a run (in a recording without observations), and the checks of its stages."""
 
     recording: Recording
     checks: Sequence[Check]
@@ -418,11 +407,7 @@ LoadJobs = Callable[[Progress], LoadedJobs]
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """The loaded jobs, the requests to send, and the context to observe from.
-
-    Args:
-        context: that of the first job; a run over several jobs observes all of them from there.
-    """
+    """The loaded jobs, the requests to send, and the context of the first job, to observe from."""
 
     recording: Recording
     planner: Planner

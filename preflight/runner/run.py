@@ -189,14 +189,7 @@ class _LiveRun:
             self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
     async def _run_stages(self, start_loading: Callable[[], object]) -> None:
-        """Find the nodes, open them, and run one stage after the other.
-
-        Args:
-            start_loading: starts to load the jobs in the background, for nodes that can be opened without them.
-
-        Raises:
-            UsageError: the nodes are unknown.
-        """
+        """Find the nodes, open them (meanwhile loading jobs if possible), and run the stages. Raises UsageError."""
         options = self._options
         self._progress(Step("gather", planned=("gather", "open", *self._stage_names)))
         choice = await choose(
@@ -368,11 +361,7 @@ def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
 
 
 def why_pointless_without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) -> str:
-    """Return why a stage is pointless with the available nodes; empty if it is not.
-
-    Args:
-        only_smoke: whether only the smoke run is wanted.
-    """
+    """Return why a stage (`only_smoke`: the smoke run alone) is pointless with the available nodes; else empty."""
     silent = [record for record in nodes if record.problem]
     because = f" ({silent[0].problem})" if silent and only_smoke else ""
     if len(silent) == len(nodes):

@@ -117,11 +117,7 @@ def sweep(
     local_ranks: int,
     sharing: int = 1,
 ) -> tuple[Sweep, list[Mismatch], int]:
-    """Run every collective at both sizes; returns the measurements, the faults, and the number of compared results.
-
-    Args:
-        sharing: the ranks that use this rank's GPU, and its memory.
-    """
+    """Run every collective at both sizes; return measurements, faults and comparisons. `sharing` ranks use this GPU."""
     if world_size < 2:
         return Sweep(skipped="a single rank exchanges no messages", cores=_cores(), local_ranks=local_ranks), [], 0
     runner = _Runner(torch, collectives, progress, world_size, device, sharing)

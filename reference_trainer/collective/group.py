@@ -127,12 +127,7 @@ class Collectives:
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX))
 
     def timed(self, operation: str, tensor: Any, room: Any, label: str) -> float | None:
-        """Return the duration of one call on this rank, in seconds; None if the backend does not support it.
-
-        Args:
-            operation: one of `messages.OPERATIONS`; all-reduce and broadcast (from rank 0) work in place, the others
-                write their result to `room`.
-        """
+        """Return the duration of one call in seconds; None if unsupported. Results are in place, or else in `room`."""
         took: list[float] = []
 
         def measured(run: Callable[[], Any]) -> None:

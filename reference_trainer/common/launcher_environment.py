@@ -139,11 +139,7 @@ class LaunchedRank:
 
 
 def launched_rank(environment: Mapping[str, str]) -> LaunchedRank:
-    """Return the rank of this process according to the launcher.
-
-    Raises:
-        NotLaunched: no launcher sets it, a variable is not a number, or ranks of several nodes have no rendezvous.
-    """
+    """Return the rank of this process according to the launcher. Raises NotLaunched."""
     for launcher in LAUNCHERS:
         rank, size = _first(launcher.rank, environment), _first(launcher.size, environment)
         if rank is None or size is None:
@@ -261,10 +257,7 @@ def is_served(environment: Mapping[str, str]) -> bool:
 
 
 def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> tuple[str, int]:
-    """Return the address and port of rank 0: rank 0 chooses them, and the others wait for them.
-
-    Raises NoMaster if the store does not answer, or rank 0 stores nothing there in time.
-    """
+    """Return address and port of rank 0, which chooses them and stores them for the others. Raises NoMaster."""
     host, port = environment[_ADDRESS], int(environment[_PORT])
     if rank == 0:
         own = _own_address(host, port), _free_rendezvous_port()
@@ -322,15 +315,10 @@ class NoRanks(Exception):
 
 
 def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
-    """Start this program once for each rank on this machine, and wait for all of them.
+    """Start this program once for each rank here and wait for all; return 0 if all exit with 0, otherwise 1.
 
-    Args:
-        number: the number of ranks, or `gpus`.
-        arguments: the program's own words, its path first.
-        deadline_s: the deadline of each rank.
-
-    Returns 0 if all ranks exit with 0, otherwise 1. Raises NoRanks for `gpus` if torch finds no GPU on the machine, and
-    if ranks outlive their own deadline, after killing them.
+    `number` may be `gpus`. Raises NoRanks if torch then finds no GPU, and if ranks outlive `deadline_s`, after killing
+    them.
     """
     count = _gpus() if number == PER_GPU else int(number)
     with socket.socket() as probe:

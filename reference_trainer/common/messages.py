@@ -150,10 +150,7 @@ def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any])
 
 
 def _repeat_rotated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
-    """Return the block repeatedly, each time with a different rotation.
-
-    Computing each repetition by the oracle's rule would take several times as long as sending the message.
-    """
+    """Return the block repeatedly with rotations, which is faster than computing each one by the oracle's rule."""
     import torch
 
     found = torch.empty(elements, device=block.device)

@@ -191,9 +191,7 @@ def compare(
 ) -> Mismatch | None:
     """Return None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
-    Args:
-        unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
-            a unit nothing is decoded.
+    `unit`, `world_size` and `quantum` describe how the sum was coded; without a unit nothing is decoded.
     """
     wrong, index = arrays.count_wrong(got, expected)
     if not wrong:
@@ -266,10 +264,7 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class ExactResult:
-    """This rank's results of a round of exact collectives or exact steps.
-
-    `digest` is the SHA-256 of the weights after exact steps.
-    """
+    """The results of a round of exact collectives or steps; `digest` is the SHA-256 of the weights after steps."""
 
     mismatches: list[Mismatch] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)

@@ -134,12 +134,7 @@ BRIEF_S = 0.1
 
 
 class Progress:
-    """The rank's own progress.
-
-    Args:
-        emit: sends one event to the head; called from two threads under a lock.
-        rank: this rank, for messages.
-    """
+    """The rank's own progress; `emit` sends an event to the head, and two threads call it under a lock."""
 
     def __init__(self, emit: Emit, *, rank: int) -> None:
         self.rank = rank

@@ -25,10 +25,7 @@ _SLICE_S = 1.0
 
 
 def open_listener(params: dict[str, Any], progress: Progress) -> socket.socket | None:
-    """Bind the master port on rank 0 before the slow import, so that a port in use is known early.
-
-    The port is not bound if the launcher serves the store itself (`agent_store`): then it must be in use.
-    """
+    """Bind the master port on rank 0 early, to find a port in use; not if the launcher serves the store itself."""
     if progress.rank != 0 or params.get("agent_store"):
         return None
     port = int(params["master_port"])
@@ -229,10 +226,7 @@ class DialResult:
 
 
 def listen(port: int, host: str = "") -> socket.socket:
-    """Listen on `port`, at the address `host` or, like the store, on every interface.
-
-    Raises OSError (EADDRINUSE, EACCES, EADDRNOTAVAIL) naming the port.
-    """
+    """Listen on `port` at `host` or every interface. Raises OSError (EADDRINUSE, EACCES, EADDRNOTAVAIL)."""
     if host:
         return _listen_at(host, port)
     try:

@@ -33,10 +33,7 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class CardCounters:
-    """Bytes sent and received, by interface (`eth0`) and by RDMA port (`mlx5_0:1`); in total, or in an interval.
-
-    `problem` is why a counter could not be read.
-    """
+    """Bytes sent and received by interface (`eth0`) and RDMA port (`mlx5_0:1`); `problem`: why some are missing."""
 
     interfaces: dict[str, list[int]] = field(default_factory=dict)
     ports: dict[str, list[int]] = field(default_factory=dict)

@@ -69,10 +69,7 @@ class RankWatchdog:
         self._seen: dict[int, tuple[int, float, State]] = {}
 
     def start(self) -> None:
-        """Start watching. SIGTERM (a launcher ends all ranks because one failed) is handled by a separate thread.
-
-        The main thread may then be inside a library, where no Python handler would run.
-        """
+        """Start watching. A separate thread handles SIGTERM, because the main thread may be inside a library."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         for run in (self._run, self._await_signal):
             threading.Thread(target=run, name="preflight-watch", daemon=True).start()
@@ -366,11 +363,7 @@ _POLL_S = 0.05
 
 
 class PeerLines:
-    """The connections of one rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
-
-    Args:
-        on_failure: called once with the reason when another rank failed, or its process ended before its report.
-    """
+    """The connections of one rank (rank 0: to all others); `on_failure` gets the reason of another's failure."""
 
     def __init__(self, rank: int, host: str, lines: dict[int, JsonLines], on_failure: Callable[[str], None]) -> None:
         self._rank = rank

@@ -91,10 +91,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
 def _assemble(
     params: dict[str, Any], progress: Progress, listener: socket.socket | None, timeout_s: float
 ) -> dict[int, arrays.JsonLines]:
-    """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
-
-    Returns the connections by rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
-    """
+    """Wait until every rank has connected to the master's port; return the connections of, or to, rank 0."""
     world_size = int(params["world_size"])
     own_values = {
         "rank": progress.rank,
@@ -118,12 +115,7 @@ def _assemble(
 def _agree_on_backend(
     params: dict[str, Any], progress: Progress, lines: dict[int, arrays.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
-    """Return the backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
-
-    The connections are then closed, or given to `params["on_lines"]`.
-
-    Raises ProbeUnavailable of kind `missing` if nccl is requested and this rank cannot use it.
-    """
+    """Return the backend of all ranks; for `auto` nccl if all can use it. Raises ProbeUnavailable without nccl."""
     requested = str(params.get("backend", "auto"))
     is_kept = False
     try:
@@ -341,10 +333,7 @@ _LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
 
 
 def load_paddle(progress: Progress) -> Any:
-    """Return `paddle`, imported under an announcement because it takes seconds.
-
-    Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
-    """
+    """Return `paddle`, imported under an announcement (it takes seconds). Raises ProbeUnavailable if missing."""
     progress.entering("import of paddle", loading=True)
     try:
         import paddle

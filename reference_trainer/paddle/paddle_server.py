@@ -148,10 +148,7 @@ _POLL_S = 0.2
 
 
 def server(config: Settings, progress: Progress, listener: socket.socket) -> ServerReport:
-    """Run one of Paddle's servers until every worker has left. `listener` is already on its port.
-
-    Paddle's server runs in a child process, which imports paddle meanwhile: it cannot be stopped otherwise.
-    """
+    """Run one of Paddle's servers, in a child that can be ended, until every worker left."""
     child = PaddleServerProcess(config, listener)
     try:
         progress.entering("workers to join", waiting_for=list(config.worker_numbers))
@@ -227,10 +224,7 @@ def _serve(
 
 
 def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
-    """Die or stop if that is the injected fault and workers have finished training. Returns whether the fault happened.
-
-    This process does not see single steps. Its child, Paddle's server, ends with it.
-    """
+    """Die or stop after the workers' training if that is the fault; return whether. The server process dies too."""
     if what != "all workers to train":
         return False
     fault = ProcessFault(config.injected_fault, role="server", index=config.index, on_fault=progress.on_fault_injected)
@@ -611,10 +605,7 @@ class Training:
         return float(loss.reshape(-1)[0])
 
     def pull(self) -> None:
-        """Read the dense parameters from the servers, as the threads of `train_from_dataset` do between steps.
-
-        In a program with its own loop, only Paddle's communicator in geo mode would read them.
-        """
+        """Read the dense parameters; in a program with its own loop, Paddle does so only in geo mode."""
         send, receive = self._contexts
         if send is not None:
             runtime = self._program.fleet.fleet._runtime_handle

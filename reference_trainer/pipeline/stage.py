@@ -413,11 +413,7 @@ def _producer(slot: Slot, stage: int, stages: int) -> int | None:
 
 
 def versions(slots: list[Slot], *, flush: bool) -> list[int]:
-    """Return, by microbatch, the version of the weights (number of updates) of its forward pass, which its backward
-    pass must use as well.
-
-    Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
-    """
+    """Return, by microbatch, the number of weight updates before its forward pass, which its backward pass must use."""
     updates: int = 0
     found: dict[int, int] = {}
     for slot in slots:
@@ -506,11 +502,7 @@ class ExpectedValues:
         return arrays.stack([self._unit, self._unit * self._unit * quanta])
 
     def gradients(self, stage: int, microbatch: int, version: int | None = None) -> Any:
-        """Return float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the
-        backward passes.
-
-        `version` overrides the correct version of this stage's own weights.
-        """
+        """Return float32[2, ELEMENTS]: the backward output of `stage` (`stages`: its start), for weights `version`."""
         quanta = microbatch + 1.0
         for behind in range(stage, self.stages):
             own = behind == stage and version is not None

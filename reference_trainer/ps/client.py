@@ -61,14 +61,7 @@ class Rows:
 
 
 class Client:
-    """All servers of a run, as seen by one worker.
-
-    Args:
-        index: the worker's index; a backup worker sets it when it replaces one.
-        pinned: whether the worker copies dense parameters to a GPU and gradients from it.
-        wait: called with the servers that delay this worker for longer than a moment; with no servers when it
-        continues.
-    """
+    """All servers of a run, as seen by one worker. `wait` is called with the servers that delay it, or none."""
 
     def __init__(
         self,

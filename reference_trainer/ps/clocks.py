@@ -28,12 +28,7 @@ class RunEnded(Exception):
 
 
 class Clocks:
-    """The progress of all workers at one server.
-
-    Args:
-        bound: how many steps a worker may be ahead of the slowest (mode `ssp`).
-        apply_round: applies one round of pushes (mode `sync`); called by one thread at a time.
-    """
+    """The progress of all workers at one server; `bound` is the lead allowed by `ssp`."""
 
     def __init__(self, workers: int, mode: str, *, bound: int = 0, apply_round: Callable[[], None]) -> None:
         self.workers = workers

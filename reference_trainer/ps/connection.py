@@ -136,11 +136,7 @@ class PullReply:
 
 
 class PushParts:
-    """Follows the pushes of one client, part by part: the rows of each table, then each shard.
-
-    Args:
-        released: for waits.
-    """
+    """Follows the pushes of one client, part by part: the rows of each table, then each shard."""
 
     def __init__(self, host: ServerState, peer: ConnectedWorker, released: Released) -> None:
         self._host = host
@@ -154,10 +150,7 @@ class PushParts:
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Return whether part `part` of push number `clock` is used; missing and duplicate parts are recorded.
-
-        Raises RunEnded, and PeerError for a clock beyond the run's.
-        """
+        """Return whether part `part` of push `clock` is used, recording missing ones. Raises RunEnded or PeerError."""
         state, worker = self._host.clocks, self._peer.index
         if clock < state.clock[worker]:
             if part == 0 or part == self._count - 1:
@@ -291,10 +284,7 @@ def drop_worker(host: ServerState, worker: int) -> None:
 
 
 def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> tuple[int, int, int]:
-    """Let a backup worker replace this worker.
-
-    It takes over the worker's clock, the parts of its next push that have arrived, and the phase.
-    """
+    """Let a backup worker take over this worker's clock, phase, and the received parts of its next push."""
     with host.lock:
         why = host.vacant.pop(worker, "another server closed its connection")
         at_s = host.vacant_at.pop(worker, time.monotonic())
@@ -470,10 +460,7 @@ class ConnectionHandler:
             self._finished(header, part)
 
     def _may_stream(self) -> bool:
-        """Return whether a push may be added while it arrives, so that adding takes no extra time.
-
-        It may not if a backup worker may repeat a push that was cut off.
-        """
+        """Return whether a push may be added while it arrives: not if a backup worker may repeat it."""
         return not self._host.config.spares
 
     def _source(self, clock: int) -> Source:

@@ -31,12 +31,7 @@ _WRITABLE = 0x200
 
 
 class HostTensor:
-    """A flat tensor on the host and the same bytes as a view for sockets.
-
-    Args:
-        dtype: a torch dtype; `pinned` memory can be copied to a GPU directly. If the system refuses to pin so much,
-        ordinary memory is used, which is slower to copy.
-    """
+    """A flat tensor on the host (`pinned`, if possible, for direct copies to a GPU), and its bytes for sockets."""
 
     def __init__(self, elements: int, *, dtype: Any = None, pinned: bool = False) -> None:
         import torch
@@ -527,10 +522,7 @@ def ids(table: Table, worker: int, step: int) -> Any:
 
 
 def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
-    """Return gradients for each repetition of a row whose sum is the row's own gradient: float32[n, width].
-
-    All repetitions but the last carry the whole gradient; the last one subtracts the excess.
-    """
+    """Return gradients for each repetition of a row, whose last one corrects the sum: float32[n, width]."""
     import torch
 
     last = torch.zeros(counts.numel(), dtype=torch.int64)
@@ -541,12 +533,7 @@ def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
 
 
 class ExactValues:
-    """All exact values of one plan and number of workers.
-
-    Args:
-        steps_of: the steps that one push represents (several in geo mode), by its clock.
-        pushes: the pushes of each worker.
-    """
+    """All exact values of one plan; `steps_of` gives the steps of a push by its clock, `pushes` their number."""
 
     def __init__(
         self,
@@ -670,10 +657,7 @@ class ExactValues:
 
     @staticmethod
     def _counts(rows: list[list[float]], differences: list[float]) -> dict[int, int]:
-        """Return the counts of each worker by the first elements with the digits of each window of workers.
-
-        `rows` holds what each worker pushes to each of the elements.
-        """
+        """Return each worker's counts by the first elements of its window; `rows` holds what it pushes to each."""
         counts: dict[int, int] = {}
         windows: set[int] = set()
         for pushes, difference in zip(rows, differences):

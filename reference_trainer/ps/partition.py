@@ -204,10 +204,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of transfer and locking: consecutive pieces, together at most a slice.
-
-    `begin` and `elements` refer to the numbers of its server.
-    """
+    """A unit of transfer and locking: consecutive pieces, located by `begin` in the numbers of its server."""
 
     number: int
     begin: int

@@ -30,11 +30,7 @@ class RejectedClient:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A worker that a backup worker replaced: at this clock, `after_s` after its connection was dropped.
-
-    `spare` is the number of the backup worker. `lagged` is whether the server dropped the worker because others waited
-    for it.
-    """
+    """A worker replaced by backup worker `spare`, `after_s` after it was dropped; `lagged`: it delayed others."""
 
     worker: int
     host: str

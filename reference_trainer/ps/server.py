@@ -50,11 +50,7 @@ _SETTING_NAMES = {
 
 
 class ConnectionAcceptor:
-    """Accepts connections until it is closed; each client is served by its own thread.
-
-    Args:
-        on_disagreement: called with (message, the worker's values) if a worker has different settings from this server.
-    """
+    """Accepts connections, each served by a thread; `on_disagreement` gets a message and the worker's values."""
 
     def __init__(
         self, host: ServerState, listener: socket.socket, on_disagreement: Callable[[str, dict[str, Any]], None]
@@ -365,10 +361,7 @@ def _listen(config: Settings, progress: Progress) -> socket.socket:
 
 
 def _supervise(host: ServerState, progress: Progress) -> None:
-    """Follow the phases of the run, and report the workers that it waits for.
-
-    Raises RunEnded when the run ends early.
-    """
+    """Follow the phases of the run, and report the workers that it waits for. Raises RunEnded."""
     config, state = host.config, host.clocks
     all_workers = list(range(config.workers))
     progress.entering("workers to join", waiting_for=numbers_of(all_workers, config.worker_numbers))

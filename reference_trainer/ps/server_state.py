@@ -198,11 +198,7 @@ class ServerState:
             self.mismatch(replace(found, explanation=why, sender=f"worker {worker}"))
 
     def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
-        """Handle the end of a worker's connection before the end of the run: a backup worker may replace it, else the
-        run ends.
-
-        `lagged` is whether this server dropped the connection because the others waited for the worker.
-        """
+        """Handle a lost worker connection: a backup may replace it, else the run ends. `lagged`: it delayed others."""
         with self.lock:
             if peer.index < 0:
                 if peer in self.spares:

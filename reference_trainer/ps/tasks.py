@@ -20,11 +20,7 @@ def rate(base: float, workers: int) -> float:
 
 
 class Network:
-    """An embedding (sum of some rows) and dense features, followed by one hidden layer. Learns its own fixed batch.
-
-    Args:
-        slots: rows that one sample looks up; 0 for a network without a table.
-    """
+    """A network of an embedding (`slots` rows per sample) and a hidden layer, which learns its own fixed batch."""
 
     def __init__(
         self,
@@ -73,11 +69,7 @@ class Network:
         return self.samples(worker)[1].flatten()
 
     def step(self, worker: int, step: int, weights: Sequence[Any], rows: Sequence[Any]) -> Any:
-        """Return the loss of one step, from parameters in the order of `dense` and the rows looked up: a scalar tensor.
-
-        Args:
-            rows: for each table float32[n, width], one row for each of `ids`.
-        """
+        """Return the loss of one step, from parameters in the order of `dense` and one row for each of `ids`."""
         import torch
 
         features, labels = self._samples_on(worker, weights[0].device)
@@ -150,11 +142,7 @@ class Quadratic:
 
 
 def from_params(model: Any) -> Any:
-    """Return the task for `params["model"]`: a job's own `dense` ([[name, shape], ...]) and `tables`, or the built-in
-    one.
-
-    Raises ValueError for an invalid list.
-    """
+    """Return the task: a job's `dense` ([[name, shape], ...]) and `tables`, or the built-in. Raises ValueError."""
     if not model:
         return Network()
     if "network" in model:

@@ -15,12 +15,7 @@ from reference_trainer.ps.settings import ProcessFault, Settings
 
 
 class ExpectedReplies:
-    """The expected content of all servers, as one worker sees them.
-
-    Args:
-        keep: receives each comparison's mismatch, or None.
-        alive: called after each shard, because all shards of a large model together take long.
-    """
+    """The expected content of all servers, as one worker sees them; `keep` receives each mismatch or None."""
 
     def __init__(
         self,
@@ -185,11 +180,7 @@ class WorkerTraining:
 
 
 class WorkerSteps:
-    """The steps of one worker.
-
-    Args:
-        before, after: called around each step with its kind and its number.
-    """
+    """The steps of one worker; `before` and `after` are called with the kind and the number of each."""
 
     def __init__(
         self,
@@ -369,10 +360,7 @@ class WorkerSteps:
         return done
 
     def _distinct(self, step: int) -> list[Any]:
-        """Return, for each table, the distinct rows of a step and the position of each occurrence among them.
-
-        Returns no rows after the last step.
-        """
+        """Return each table's distinct rows of a step and the occurrences' positions; nothing after the last step."""
         requested: list[Any] = []
         if step >= self._config.steps:
             return requested
@@ -451,10 +439,7 @@ class WorkerSteps:
         return weights, unmoved
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """Return the loss on this worker's samples with the first weights, and with the last pulled ones.
-
-        Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
-        """
+        """Return the loss with the first and the last pulled weights; single steps of async workers mean little."""
         import torch
 
         config, client = self._config, self._client

@@ -509,11 +509,7 @@ def memory_floor(row: GpuModel) -> Floor:
 
 
 def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floor:
-    """Return the floor in GB/s of copies to or from the host.
-
-    Args:
-        generation, lanes: the most that card and slot support together, as NVML reports; None if unknown.
-    """
+    """Return the floor in GB/s of copies to or from the host; generation and lanes are NVML's maxima or None."""
     if row.host is not None:
         return _floor(row, "host", row.host)
     assert row.pcie is not None

@@ -55,12 +55,7 @@ class Fault:
 
 
 def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **values: object) -> Fault:
-    """Return a fault of a kind that `data/gpu_faults.toml` describes.
-
-    Args:
-        remedy: what to do, where that depends on the device.
-        values: what the summary and the expected value mention.
-    """
+    """Return a fault of `data/gpu_faults.toml`; `values` are those in its summary, `remedy` depends on the device."""
     row = table("gpu_faults")[kind]
     severity, confidence = row.get("severity"), row.get("confidence")
     return Fault(
@@ -146,13 +141,7 @@ def judge_devices(
     needs: tuple[str, ...],
     find_faults: Callable[[list[NodeGpu]], Iterable[Fault]],
 ) -> Iterator[Verdict]:
-    """Yield findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
-
-    Args:
-        subject: what is judged, such as "GPU memory".
-        needs: fields of `Gpu`; a device is judged if it has one of them.
-        find_faults: finds the faults among the devices that can be judged.
-    """
+    """Yield the faults of devices with one of the fields `needs`, `unknown` for others, `passed` for healthy ones."""
     if not gpu_claims(job):
         yield not_applicable(subject, "nothing in the job requests GPUs")
         return

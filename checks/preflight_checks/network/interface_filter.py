@@ -96,9 +96,7 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """Return the interfaces that NCCL considers without a filter: `ib*`, else all but docker, lo and virbr, else
-    these.
-    """
+    """Return the interfaces that NCCL considers by default: `ib*`, else all but docker, lo and virbr, else these."""
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:

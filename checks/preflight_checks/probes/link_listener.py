@@ -371,9 +371,7 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected end; return the number
-    sent.
-    """
+    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected end; return their number."""
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
     started_at, sent = time.monotonic(), 0

@@ -48,11 +48,7 @@ class AppliedFault:
 def with_injected_fault(
     requests: Sequence[Request], fault: InjectedFault | None, roles: Sequence[str]
 ) -> Iterator[Request]:
-    """Yield the requests of a run, with the fault injected into its target.
-
-    Args:
-        roles: the kind of process that each request starts.
-    """
+    """Yield the requests of a run (with their `roles`), with the fault injected into its target."""
     number = _target_index(fault, roles) if fault is not None else None
     for place, request in enumerate(requests):
         if fault is None or place != number:

@@ -293,11 +293,7 @@ def _read_reports(reports: Path) -> list[dict[str, Any]]:
 
 
 def judge(ended: ScriptExit, reports: Path, launches: Mapping[int, str]) -> Verdict:
-    """Return the verdict on these launches from the reports of their ranks and the end of the script.
-
-    Args:
-        launches: the branch that each launch is in, by its number. Of branches that exclude each other one is enough.
-    """
+    """Return the verdict on launches with these branches; of branches that exclude each other one is enough."""
     lines = _read_reports(reports)
     how = ended.stop_reason or f"the script ended ({ended.status})"
     reasons = dict.fromkeys(reason for item in lines if not item.get("go") for reason in item.get("why", ()))
@@ -339,14 +335,7 @@ def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
 
 
 def write(root: Path, relaunch: Relaunch, trainers: Mapping[str, bytes], folder: Path) -> tuple[Path, ...]:
-    """Write everything to `folder` and return the paths, the changed script first and the trainers last.
-
-    Args:
-        trainers: content by file name.
-
-    Raises:
-        Refusal: a file would overwrite its original, or cannot be written.
-    """
+    """Write the script, other copies and `trainers` (by name) to `folder`; return the paths. Raises Refusal."""
     wanted: list[tuple[Path, bytes, int]] = []
     for copy in relaunch.copies:
         old = root / copy.path

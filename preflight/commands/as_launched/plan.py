@@ -99,15 +99,7 @@ class _Group:
 
 
 def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> Relaunch:
-    """Plan the replacement of training programs in the script `path` (relative to `root`).
-
-    Args:
-        folder: where the copies and the trainer will be.
-        launch: replace only the launch with this number; by default each one that starts a Python program.
-
-    Raises:
-        Refusal: the file is not a script, starts nothing, or cannot be changed without changing something else.
-    """
+    """Plan the replacement of the programs (or only of number `launch`) in a script. Raises Refusal."""
     tree = DirectoryTree(root)
     file = tree.read(path)
     if isinstance(file, Note):

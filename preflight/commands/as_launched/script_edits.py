@@ -131,11 +131,7 @@ class TracedLaunch:
 
 
 def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) -> TracedScript:
-    """Evaluate the script and return its launches in order. Nothing is executed.
-
-    Args:
-        entries: the trainers that have replaced programs, some of which may have spawned their ranks.
-    """
+    """Return the launches of a script in order, without executing it; `entries` are trainers in it."""
     trace = Trace()
     script = evaluate(file, tree, trace=trace)
     header = slurm.from_directives(script.directives)

@@ -88,14 +88,7 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
-    """Return the dump that a file holds, or None if the file is not a dump.
-
-    Args:
-        rank: the rank in the name of the file. The groups that the dump lists overrule it; without both it is -1.
-
-    Raises:
-        ValueError: the dump is damaged, or a pickle that builds more than plain containers.
-    """
+    """Return the dump in a file, or None; `rank` is that of its name, or -1. Raises ValueError if damaged."""
     if data.startswith(_PICKLE):
         document = load_pickle(data)
     elif len(data) > MAX_JSON_BYTES:

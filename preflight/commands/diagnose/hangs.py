@@ -396,13 +396,7 @@ _WRAPPERS = ("wrapper", "_wrap", "inner", "decorate_context")
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The position of a rank's main thread.
-
-    Args:
-        collective: the collective operation that the thread is in; empty if it is in none.
-        place: `path:line` of the innermost frame of the user's program, otherwise of the innermost frame.
-        function: the function of that place.
-    """
+    """The position of a rank's main thread: its collective, if any, and the innermost user function."""
 
     rank: int
     path: str

@@ -73,14 +73,7 @@ def diagnose(
     stdin: IO[bytes] | None = None,
     progress: Progress = ignore,
 ) -> Diagnosis:
-    """Diagnose the logs in `paths`; `stdin` is the stream for `-`.
-
-    Args:
-        pointers: returns the rules and checks with the given ids; called only if needed. Unknown ids are left out.
-
-    Raises:
-        UsageError: a path does not exist.
-    """
+    """Diagnose the logs in `paths` (`-`: `stdin`); `pointers` looks up rules and checks. Raises UsageError."""
     found = logs_in(paths)
     members = ranks_by_number([log.name for log in found])
     finder = Finder((*needles_of(table.rows), *NEEDLES))

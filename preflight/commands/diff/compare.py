@@ -47,12 +47,7 @@ DEVIATIONS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the limit, whatever the scatter.
-
-    Args:
-        floor: smaller factors are never reported, because two good measurements of one link differ as much.
-        ceiling: larger factors are always reported; also the limit if there are too few ratios to know their scatter.
-    """
+    """Bounds of the limit: factors below `floor` never count, those above `ceiling` (the default) always do."""
 
     floor: float
     ceiling: float
@@ -329,11 +324,8 @@ def compare(
 ) -> Difference:
     """Return the changes from the older report to the newer one.
 
-    Args:
-        names: the names of the two reports.
-        fail_on: the lowest severity that counts; empty means that of the newer report's configuration. Slower links and
-            steps are warnings.
-        allow_incomplete: ignore outcomes that became unknown.
+    `names` are those of the reports. `fail_on` is the lowest severity that counts (empty: the newer report's); slower
+    links and steps are warnings.
     """
     severity = Severity(fail_on or new.configuration.fail_on)
     appeared, gone, changed, unchanged = compare_findings(old, new, severity)

@@ -65,13 +65,7 @@ _LIMITS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The values of a quantity compared with peers: shares of their median, or differences from it.
-
-    Args:
-        is_ratio: whether a value of 1.0 equals the peers; otherwise 0.0 does.
-        own: by node.
-        common: the medians of each group that was large enough.
-    """
+    """Values by node compared with peers: shares of their median (`is_ratio`), or differences from it."""
 
     quantity: Quantity
     is_ratio: bool

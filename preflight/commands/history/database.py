@@ -152,14 +152,7 @@ class Database:
 
 
 def open_database(address: str, *, create: bool = True) -> Database:
-    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and migrate its tables to the current version.
-
-    Args:
-        create: whether a SQLite file that does not exist is created.
-
-    Raises:
-        UsageError: the address is not valid, the packages for it are not installed, or it cannot be opened.
-    """
+    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and migrate it. Raises UsageError."""
     url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import create_engine, event
@@ -200,14 +193,7 @@ class ReadOnlyHistory:
 
     @contextmanager
     def reading(self, deadline_s: float) -> Iterator[Connection | None]:
-        """Yield a connection that sees one state of the database; None if nothing was ever written to it.
-
-        Args:
-            deadline_s: the database cancels a query that takes longer.
-
-        Raises:
-            HistoryUnavailable: the database is missing, cannot be read in time, or has other tables.
-        """
+        """Yield a connection that sees one state; None if nothing was written yet. Raises HistoryUnavailable."""
         if self.file is not None and not self.file.is_file():
             raise HistoryUnavailable("missing", f"{self.label}: no such file; `preflight nodes --history` writes it")
         try:
@@ -248,7 +234,7 @@ class ReadOnlyHistory:
 
 
 def open_read_only(address: str) -> ReadOnlyHistory:
-    """Prepare to read the database without changing it; the file is opened anew each time. Raises UsageError."""
+    """Prepare to read the database without changing it; the file is opened again each time. Raises UsageError."""
     url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import URL, NullPool, create_engine, event

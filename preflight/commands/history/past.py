@@ -220,11 +220,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, An
 def _ids(
     connection: Connection, table: Table, column: str, rows: Iterable[Mapping[str, Any]], *, update: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Return the row ids for these values of `column`; new values are added.
-
-    Args:
-        update: columns of a known row that are set from the given row.
-    """
+    """Return the row ids for these values of `column`; new values are added, known rows get columns `update`."""
     wanted = {row[column]: row for row in rows}
     known = {
         row._mapping[column]: row._mapping
@@ -344,12 +340,7 @@ def load_past(database: Database, *, days: float | None = None) -> Past:
 def past_in(
     connection: Connection, *, days: float | None = None, newest: int | None = None, measured: bool = True
 ) -> Past:
-    """Return the runs from an open connection, as `load_past` does.
-
-    Args:
-        newest: largest number of runs, the newest ones.
-        measured: whether to read measurements too; they are most of the work.
-    """
+    """Return the (`newest`) runs from an open connection, as `load_past` does; `measured`: with measurements."""
     runs = _runs(connection, days)
     if newest is not None:
         runs = runs[-newest:]

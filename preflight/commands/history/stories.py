@@ -191,15 +191,8 @@ _ALIKE = 0.7
 class Health:
     """The health of a node over all runs.
 
-    Args:
-        node: its name.
-        state: in the newest run that examined it.
-        runs: the number of runs that examined it.
-        failures: stretches of runs in which it failed by itself.
-        failed_in: the numbers of these runs.
-        healthy_since: the first run of the passing ones that lead to the newest; null if it does not pass now.
-        mean_time_between_failures_s: the time it was observed, without its failures, for each stretch; null with fewer
-            than two.
+    `failures` are stretches of the runs in `failed_in` in which it failed by itself; `healthy_since` is the first of
+    the passing runs that lead to the newest. Times between failures are null with fewer than two.
     """
 
     node: str

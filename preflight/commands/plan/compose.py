@@ -301,14 +301,7 @@ def plan_of(
     assumed: Mapping[str, str] | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Plan:
-    """Return the plan of these jobs.
-
-    Args:
-        jobs: as returned by `preflight.config.resolve.jobs_in`.
-        given: variables that the user set for the plan.
-        assumed: variables that count as not set, each with the default that applies.
-        price_per_gpu_hour: in the user's currency.
-    """
+    """Return the plan of these jobs, with the user's variables `given` and the defaults `assumed` for others."""
     made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
     return Plan(__version__, made, _assignments(given_values or {}), _assignments(assumed or {}))
 

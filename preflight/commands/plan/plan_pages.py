@@ -173,13 +173,7 @@ NOT_READ = "not read"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
-
-    Args:
-        launch: the launcher and its program; the job's name for what concerns the whole job.
-        what: the change.
-        before, after: empty if there was, or is, no value.
-    """
+    """One difference: launcher and program (or the job), what changed, and the values (empty for none)."""
 
     launch: str
     what: str

@@ -210,14 +210,7 @@ def _docstring(item: SiteCheck) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The judgement of one node's answer.
-
-    Args:
-        status: `pass`, `fault`, `warning` or `unknown`.
-        what: a description, which is the same for nodes with the same fault.
-        seen: the output of this node.
-        expected: the expected output.
-    """
+    """The judgement of a node's answer: `pass`, `fault`, `warning` or `unknown`; equal faults have equal `what`."""
 
     status: str
     what: str

@@ -329,11 +329,7 @@ def stylesheet() -> str:
 
 @functools.cache
 def environment(*packages: str) -> Environment:
-    """Return the Jinja environment that renders our templates and escapes every value.
-
-    Args:
-        packages: packages whose `templates` folder is searched before ours.
-    """
+    """Return the Jinja environment that escapes every value; templates of `packages` come before ours."""
     environment = _environment((*packages, str(__package__)), autoescape=True, finalize=_strip_values)
     environment.filters["prose"] = prose
     environment.filters["breakable"] = breakable

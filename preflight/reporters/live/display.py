@@ -198,15 +198,7 @@ def live_progress(
     threads: bool = True,
     clock: Clock = time.monotonic,
 ) -> Iterator[Progress]:
-    """Yield a receiver of progress that writes to `stream` until the block ends. Only notes and finished stages stay
-    visible.
-
-    Args:
-        color: whether to use colours, if the command line says so.
-        quiet: write nothing.
-        after_s: write nothing about a run that ends sooner.
-        threads: whether a thread may refresh the display; otherwise each step refreshes it.
-    """
+    """Yield a receiver of progress that writes to `stream`, unless `quiet` or the run ends within `after_s`."""
     if quiet:
         yield ignore
         return

@@ -145,13 +145,7 @@ def chosen_nodes(past: Past, filters: Filters, place: int) -> tuple[str, ...]:
 
 
 def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault], left_out: int) -> FleetView:
-    """Build the page.
-
-    Args:
-        place: index of the run whose outcomes are shown.
-        faults: the faults of that run.
-        left_out: number of older runs in the period that do not fit on a page.
-    """
+    """Build the page about the run at index `place` and its `faults`; `left_out` older runs do not fit."""
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
     numbers = Counter(states.values())

@@ -121,11 +121,7 @@ def counts_of(past: Past) -> tuple[RunCounts, ...]:
 
 
 def read_faults(connection: Connection, run: int, only: Collection[str] | None) -> tuple[Fault, ...]:
-    """Return the faults of nodes in a run, one entry per message; nodes that did not answer come first.
-
-    Args:
-        only: the nodes to include; None for all.
-    """
+    """Return the faults of a run, of all nodes or `only` these, one per message; unanswering nodes come first."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import NODE_RUNS, NODES, OUTCOMES
@@ -186,11 +182,7 @@ def read_series(connection: Connection, past: Past, node: str, peers: Collection
 def read_links(
     connection: Connection, past: Past, quantity: str, only: Collection[str] | None
 ) -> tuple[Quantity | None, tuple[Quantity, ...], tuple[LinkSeries, ...]]:
-    """Return the chosen quantity of links (by default the first one), all measured quantities, and the values of links.
-
-    Args:
-        only: every link of these nodes; None for the links of the newest run that measured links.
-    """
+    """Return the chosen (or first) quantity of links, all quantities, and the values of links (`only`: of nodes)."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import MEASUREMENTS
@@ -264,10 +256,7 @@ class Filters:
         return frozenset(expand_hosts(self.hosts)) if self.hosts else None
 
     def query(self, **changes: Any) -> str:
-        """Return the query of the address with these changes, beginning with `?`; empty if nothing is chosen.
-
-        A list starts again at its first page when something else changes.
-        """
+        """Return the address's query with these changes, else empty; other changes return to the first page."""
         changed = replace(self, **{"page": 1, **changes})
         default = Filters()
         chosen = {
@@ -279,11 +268,7 @@ class Filters:
 
 
 def filters_of(query: Iterable[tuple[str, str]]) -> Filters:
-    """Parse the filters of a query.
-
-    Raises:
-        WrongFilter: a name is unknown or given twice, or a value is malformed.
-    """
+    """Parse the filters of a query. Raises WrongFilter."""
     known = [item.name for item in fields(Filters)]
     filters: dict[str, Any] = {}
     for name, text in query:

@@ -43,13 +43,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class PlacedFinding:
-    """A finding and its range in the editor.
-
-    Args:
-        job: the name of its job.
-        finding: with at least one location.
-        range: of the first location.
-    """
+    """A finding of `job` with a location, and its range in the editor."""
 
     job: str
     finding: Finding
@@ -57,11 +51,7 @@ class PlacedFinding:
 
 
 class Places:
-    """Ranges of locations; each file is read once.
-
-    Args:
-        folder: the texts, as they were judged.
-    """
+    """Ranges of locations in the texts of `folder` as they were judged; each file is read once."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -91,10 +81,7 @@ def placed_findings(folder: Folder, path: str, places: Places) -> list[PlacedFin
 
 
 def diagnostics_of(folder: Folder, pages: RulePages) -> dict[str, list[types.Diagnostic]]:
-    """Return the diagnostics of every file of the jobs that open files belong to, by path relative to the folder.
-
-    A file without diagnostics has an empty list, so that the editor drops old ones.
-    """
+    """Return the diagnostics of all files of open jobs by relative path; empty lists clear old ones."""
     places = Places(folder)
     by_document: dict[str, dict[str, types.Diagnostic]] = {}
     for judged in folder.jobs.values():
@@ -173,13 +160,7 @@ def _diagnostic(finding: Finding, location: Location, places: Places, pages: Rul
 
 
 class RulePages:
-    """The pages of rules, written when the first link is needed.
-
-    Args:
-        roots: folders of the editor; nothing is written inside them.
-        site_rules: files of rules that the user named.
-        folder: the folder of the pages; by default in the user's cache directory.
-    """
+    """The pages of rules, written on demand to `folder` (default: the user's cache), never inside `roots`."""
 
     def __init__(self, roots: Sequence[Path], site_rules: tuple[Path, ...] = (), folder: Path | None = None) -> None:
         base = folder or default_folder()
@@ -226,11 +207,7 @@ _SLASHES = frozenset((".json", ".jsonc", ".json5", ".hjson"))
 
 
 class BufferFiles(Files):
-    """The files of a folder as they were judged, with the unsaved texts of the editor; nothing is written.
-
-    Args:
-        folder: the folder.
-    """
+    """The files of a folder as they were judged, with the unsaved texts of the editor; nothing is written."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder.root)
@@ -245,19 +222,7 @@ class BufferFiles(Files):
 def actions(
     folder: Folder, path: str, range: types.Range, only: Sequence[str] | None, versions: Mapping[str, int], watch: Watch
 ) -> list[types.CodeAction]:
-    """Return the actions for a range of a file.
-
-    Args:
-        folder: its jobs have the findings.
-        path: the file, relative to the folder.
-        range: the range that the editor requests.
-        only: the requested kinds of actions; None for all.
-        versions: of the open files by path, so that an edit of an outdated text is refused.
-        watch: stops the judging of suppressions.
-
-    Raises:
-        Superseded: it was stopped.
-    """
+    """Return the actions for a range of a file; `versions` reject edits of outdated texts. Raises Superseded."""
     places = Places(folder)
     findings = placed_findings(folder, path, places)
     found: list[types.CodeAction] = []
@@ -411,14 +376,7 @@ _MARKUP = re.compile(r"([\\`*\[\]<>#!|&_])")
 
 
 def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[Claim]:
-    """Return the claims of the word at a place, narrowest first.
-
-    Args:
-        job: its claims are searched.
-        path: the file.
-        text: its text.
-        line, column: the place, counted from 1.
-    """
+    """Return the claims of the word at a place (counted from 1), narrowest first."""
     here = [claim for claim in job.claims if claim.span.path == path and claim.source != "derived"]
     claims = [claim for claim in here if _covers(claim, line, column)]
     if not any(map(_is_named, claims)):
@@ -446,15 +404,7 @@ def _is_aside(claim: Claim) -> bool:
 def hover_text(
     jobs: Sequence[Job], plans: Sequence[Sequence[LaunchPlan]], path: str, text: Text, at: tuple[int, int]
 ) -> str:
-    """Return Markdown about the word at a place; empty if it has no effect.
-
-    Args:
-        jobs: those that the file belongs to.
-        plans: the launches of each.
-        path: the file.
-        text: its text.
-        at: line and column, counted from 1.
-    """
+    """Return Markdown about the word at line and column `at` (from 1); empty if it has no effect."""
     parts: list[str] = []
     for job, launches in zip(jobs, plans, strict=True):
         claims = claims_at(job, path, text, *at)
@@ -595,14 +545,7 @@ MAX_LOCATIONS = 200
 
 
 def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
-    """Return the places that determine the meaning of a place: the other side of a contradiction, the claim that
-    overrides it, and the assignment of its value.
-
-    Args:
-        folder: its jobs are searched.
-        path: the file, relative to the folder.
-        at: line and column, counted from 1.
-    """
+    """Return the places that give a place its meaning: a contradiction, an overriding claim, an assignment."""
     places = Places(folder)
     found: list[Location] = []
     for judged in folder.jobs_with(path):

@@ -43,12 +43,7 @@ _EDITOR_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Text:
-    """The text of one file.
-
-    Args:
-        text: without a byte-order mark, which editors do not count either.
-        codec: converts between characters and the editor's units.
-    """
+    """The text of one file without a byte-order mark; `codec` converts characters to the editor's units."""
 
     def __init__(self, text: str, codec: PositionCodec) -> None:
         self.text = text
@@ -143,12 +138,7 @@ class Superseded(BaseException):
 
 
 class Watch:
-    """Stops a run between two files or two rules.
-
-    Args:
-        stop: set as soon as the result is no longer needed.
-        deadline_s: time limit of the run in seconds.
-    """
+    """Stops a run between two files or rules: when `stop` is set, or after `deadline_s` seconds."""
 
     def __init__(self, stop: threading.Event, deadline_s: float) -> None:
         self._stop = stop
@@ -161,12 +151,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class JudgedJob:
-    """A job and the report on it; no report if none of its files is open.
-
-    Args:
-        job: as read.
-        report: on this job alone.
-    """
+    """A job as read, and the report on it alone; no report if none of its files is open."""
 
     job: Job
     report: Report | None = None
@@ -178,13 +163,9 @@ class JudgedJob:
 
 
 class Folder:
-    """The jobs of one folder.
+    """The jobs of one folder, outside which nothing is read.
 
-    Args:
-        root: the folder; nothing outside is read, and paths are relative to it.
-        choices: the options of the server's command line.
-        is_workspace: whether the user opened the folder itself; otherwise only single files in it.
-        codec: the editor's units of columns.
+    `choices` are the server's options; `is_workspace`: the user opened the folder itself, not single files in it.
     """
 
     def __init__(self, root: Path, choices: Choices, codec: PositionCodec, *, is_workspace: bool) -> None:
@@ -204,15 +185,9 @@ class Folder:
         return os.path.relpath(path, self.root)
 
     def read_all(self, buffers: Mapping[str, bytes], watch: Watch) -> None:
-        """Read the whole folder, and judge the jobs that open files belong to.
+        """Read the whole folder, and judge the jobs that open files (`buffers`) belong to.
 
-        Args:
-            buffers: the open files, by path relative to the root.
-            watch: stops the run.
-
-        Raises:
-            Superseded: it was stopped; the earlier results are kept.
-            UsageError: the configuration cannot be used.
+        Raises Superseded if stopped (earlier results are kept), and UsageError for an unusable configuration.
         """
         if not self._is_workspace:
             self.read_again(buffers, frozenset(buffers), watch)
@@ -224,16 +199,9 @@ class Folder:
         self.is_complete = True
 
     def read_again(self, buffers: Mapping[str, bytes], touched: frozenset[str], watch: Watch) -> None:
-        """Read and judge the jobs again whose texts differ from the last run.
+        """Read and judge the jobs again whose texts differ from the last run, or that have `touched` files.
 
-        Args:
-            buffers: the open files, by path relative to the root.
-            touched: further files that have changed.
-            watch: stops the run.
-
-        Raises:
-            Superseded: it was stopped; the earlier results are kept.
-            UsageError: the configuration cannot be used.
+        Raises Superseded if stopped (earlier results are kept), and UsageError for an unusable configuration.
         """
         paths = {*buffers, *self._buffers}
         changed = {path for path in paths if buffers.get(path) != self._buffers.get(path)} | touched

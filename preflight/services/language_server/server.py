@@ -55,14 +55,7 @@ _DECIDING = frozenset((".gitignore", "preflight.toml", "pyproject.toml"))
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that is open in the editor.
-
-    Args:
-        uri: as the editor writes it.
-        path: absolute.
-        version: of its text.
-        content: its text.
-    """
+    """A file that is open in the editor: its URI as the editor writes it, its path, version and content."""
 
     uri: str
     path: Path
@@ -71,11 +64,7 @@ class OpenFile:
 
 
 class Server(LanguageServer):
-    """The language server of preflight.
-
-    Args:
-        choices: what the user chose on the command line; a workspace cannot change it.
-    """
+    """The language server of preflight; a workspace cannot change the command line's `choices`."""
 
     def __init__(self, choices: Choices) -> None:
         # Full texts: an editor ends lines at other characters than Python does, so that its ranges may not fit here.
@@ -295,12 +284,7 @@ class Server(LanguageServer):
     # --- answers ---
 
     async def answer(self, uri: str, make: Callable[[Folder, str, Watch], T]) -> T | None:
-        """Return the result of `make` for the present text of an open file; None if it is not ready in time.
-
-        Args:
-            uri: of the file.
-            make: called in the worker with the folder, the path relative to it, and an object that stops the run.
-        """
+        """Return the result of `make(folder, path, watch)` for an open file's present text; None if it is late."""
         file = self._open.get(uri)
         if file is None:
             return None
@@ -441,15 +425,7 @@ def _watch_files(server: Server) -> None:
 
 
 def serve(choices: Choices, address: tuple[str, int] | None = None) -> None:
-    """Serve one editor until it disconnects, on standard input and output, or on a TCP port.
-
-    Args:
-        choices: the options of the command line.
-        address: host and port to listen on.
-
-    Raises:
-        UsageError: the port cannot be used.
-    """
+    """Serve one editor until it disconnects, on standard input and output or `address`. Raises UsageError."""
     server = make_server(choices)
     if address is not None:
         with contextlib.suppress(SystemExit):

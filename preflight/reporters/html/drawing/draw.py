@@ -271,11 +271,7 @@ class _Side:
 
 
 def outlier_table(matrix: Matrix) -> TableView | None:
-    """Build a table of the names with bad pairs, worst first, or else of the names with extreme values. All other names
-    share one row.
-
-    Returns None if no name stands out.
-    """
+    """Build a table of the names with bad pairs, else extreme values, and a row for the rest; None without any."""
     sides: dict[str, _Side] = {}
     for mark in matrix.marks:
         sides.setdefault(matrix.rows[mark.row], _Side()).as_row.append(mark)
