@@ -360,8 +360,8 @@ class Settings:
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    select: Annotated[list[str], "Only these rules and checks, by id, name or area."] = field(default_factory=list)
-    ignore: Annotated[list[str], "Not these rules and checks, by id, name or area."] = field(default_factory=list)
+    select: Annotated[list[str], "Run only these rules and checks, by id, name or area."] = field(default_factory=list)
+    ignore: Annotated[list[str], "Skip these rules and checks, by id, name or area."] = field(default_factory=list)
     profile: Annotated[Literal["gate", "default", "pedantic"] | None, "How strict."] = None
     severity: Annotated[
         dict[str, SeverityName],
@@ -389,7 +389,9 @@ class Settings:
         "Database that remembers each run of nodes: sqlite:///FILE or postgresql://...; only in a configuration named "
         "with --config.",
     ] = None
-    history_keep: Annotated[str | None, "How long it does: 180d, or the newest 500runs. Default: keep all."] = None
+    history_keep: Annotated[
+        str | None, "How long the database keeps runs: 180d, or the newest 500runs. Default: keep all."
+    ] = None
     waive: Annotated[list[Waive], "Rules and checks that this site accepts, each with a reason."] = field(
         default_factory=list
     )

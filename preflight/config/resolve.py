@@ -214,7 +214,7 @@ NAMES = ("preflight.toml", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The command line's choices, None or empty if not given; `file` replaces the search, `use_file` allows any."""
+    """The choices of the command line. `file` replaces the search; without `use_file` no file is used."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -245,7 +245,7 @@ def dial(params: dict[str, Any]) -> Dialled:
     `params["listening"]` holds for each peer what its `listen` emitted, `params["unheard"]` why another has none. A
     target with `spread` connects to all of the peer's ports across its ephemeral range, and fails if one fails. A
     target may have `knock`, an id that is sent by datagram if no connection is answered, and `after_s`, the delay
-    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds look-up and connection,
+    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds lookup and connection,
     `bulk_s` (2.5) the messages after the greeting, `budget_s` (6.0) everything together;
     `bulk_bytes` is the large message (64 KiB; 0 sends nothing after the greeting).
     """
