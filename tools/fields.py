@@ -64,9 +64,9 @@ def documented() -> tuple[Documented, ...]:
     titles = _titles(kinds)
     found = []
     for kind in kinds:
-        hints, said = _hints(kind), descriptions(kind)
+        hints, meanings = _hints(kind), descriptions(kind)
         rows = tuple(
-            (f.name, _format_type(hints[f.name], titles), said.get(f.name, "")) for f in dataclasses.fields(kind)
+            (f.name, _format_type(hints[f.name], titles), meanings.get(f.name, "")) for f in dataclasses.fields(kind)
         )
         found.append(Documented(kind, titles[kind], _prose(kind)[0], rows))
     return tuple(found)
@@ -87,7 +87,7 @@ def page() -> str:
     parts = [_HEAD]
     for one in documented():
         parts.append(f"\n## {one.title}\n\n{_cell(one.about)}\n\n| field | type | what it is |\n|---|---|---|\n")
-        parts.extend(f"| `{name}` | {kind} | {_cell(said)} |\n" for name, kind, said in one.fields)
+        parts.extend(f"| `{name}` | {kind} | {_cell(meanings)} |\n" for name, kind, meanings in one.fields)
     return "".join(parts)
 
 
@@ -158,8 +158,8 @@ def _format_type(hint: Any, titles: Mapping[type, str]) -> str:
 
 
 def _cell(text: str) -> str:
-    said = text[:1].upper() + text[1:] if text[:1] != "`" else text
-    return said.replace("|", "\\|")
+    meanings = text[:1].upper() + text[1:] if text[:1] != "`" else text
+    return meanings.replace("|", "\\|")
 
 
 def main() -> int:

@@ -44,8 +44,8 @@ def page() -> str:
     chosen = entries()
     # One page contains the commands of all failures, so that they run together.
     script = "".join(_followable(number, one.incident) for number, one in enumerate(chosen))
-    said = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
-    return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, said, strict=True))
+    outputs = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
+    return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, outputs, strict=True))
 
 
 def _followable(number: int, incident: Incident) -> str:

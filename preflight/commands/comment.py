@@ -410,15 +410,15 @@ def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]
     """Write the comment (`write` gets the present one) unless there is nothing to say. Raises PlatformError."""
     try:
         present = platform.find(key)
-        made = write(present[1] if present is not None else "")
+        new_comment = write(present[1] if present is not None else "")
         if present is None:
-            if not made.says_something:
+            if not new_comment.says_something:
                 return "nothing to report, so no comment is written"
-            platform.create(made.body)
+            platform.create(new_comment.body)
             return "comment written"
-        if present[1].strip() == made.body.strip():
+        if present[1].strip() == new_comment.body.strip():
             return "the comment is up to date"
-        platform.update(present[0], made.body)
+        platform.update(present[0], new_comment.body)
         return "comment updated"
     except PlatformError as error:
         if error.status in (401, 403, 404):
@@ -538,5 +538,5 @@ def _reason(error: urllib.error.HTTPError) -> str:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):
         return ""
-    said = value_at(found, "message") or value_at(found, "error")
-    return f": {clean(str(said))[:200]}" if said else ""
+    message = value_at(found, "message") or value_at(found, "error")
+    return f": {clean(str(message))[:200]}" if message else ""

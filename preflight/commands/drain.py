@@ -137,8 +137,8 @@ def _decision(report: Report, node: str, standing: Standing, reason: str) -> Dec
     if reason:
         if standing.in_service:
             return Decision(node, "drain", reason)
-        whose = "by preflight" if standing.is_ours else "by somebody else"
-        return Decision(node, "leave", f"already out of service {whose}: {standing.reason or 'no reason given'}")
+        drained_by = "by preflight" if standing.is_ours else "by somebody else"
+        return Decision(node, "leave", f"already out of service {drained_by}: {standing.reason or 'no reason given'}")
     if standing.is_ours:
         if is_cleared(report, node, standing.reason):
             return Decision(node, "resume", f"the reason no longer applies: {standing.reason}")

@@ -92,12 +92,12 @@ def _in_own_loop(live: _LiveRun) -> None:
         anyio.run(live.make)
     else:
         with ThreadPoolExecutor(1) as thread:
-            made = thread.submit(anyio.run, live.make)
+            result = thread.submit(anyio.run, live.make)
             try:
-                made.result()
+                result.result()
             except KeyboardInterrupt:
                 live.ending.now()
-                made.result()
+                result.result()
 
 
 class _LiveRun:
@@ -336,10 +336,10 @@ class _LiveRun:
 
     async def _follow_up(self, prepared: PreparedRun, stage: str, observer: Observer) -> list[Request]:
         """Return the requests that the facts of this stage make necessary, without those already made."""
-        made = {record.request.key for record in observer.facts}
+        answered_keys = {record.request.key for record in observer.facts}
         observed = self._current_view(prepared, observer)
         requests = await anyio.to_thread.run_sync(prepared.planner.follow_up, stage, *observed)
-        return [request for request in requests if request.key not in made]
+        return [request for request in requests if request.key not in answered_keys]
 
     def _current_view(self, prepared: PreparedRun, observer: Observer) -> tuple[Fleet, Facts]:
         """Return the nodes and the facts so far, as checks see them."""

@@ -326,8 +326,8 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     held_s = min(sum(waits), now - throttled_s) if throttled_s is not None and now is not None else 0.0
     if sum(waits) > 0:
         # From each piece its own wait is subtracted, except for the control group's share of all waiting.
-        spared = 1.0 - held_s / sum(waits)
-        found = [took - lost * spared for took, lost in zip(found, waits)]
+        unthrottled_share = 1.0 - held_s / sum(waits)
+        found = [took - lost * unthrottled_share for took, lost in zip(found, waits)]
     return found, round(sum(waits) / total, 3), round(held_s / total, 3)
 
 

@@ -78,9 +78,9 @@ def run(
             (its number: the rank sends zeros in its place), `slow_stage` (a factor of its work) and `stall_microbatch`
             (its number: the rank stops before its forward pass).
     """
-    asked = params["pipeline"]
-    world_size, stages = int(params["world_size"]), int(asked["stages"])
-    microbatches, schedule = int(asked["microbatches"]), str(asked["schedule"])
+    options = params["pipeline"]
+    world_size, stages = int(params["world_size"]), int(options["stages"])
+    microbatches, schedule = int(options["microbatches"]), str(options["schedule"])
     note = pipeline_problem(world_size, stages, microbatches, schedule)
     if note:
         return PipelineReport(stages, microbatches, schedule, note=note)
@@ -196,18 +196,18 @@ class _Stage:
         began, self._idle_s = time.perf_counter(), 0.0
         result = None
         for slot, move in zip(slots, moves):
-            came = self._exchange(move, result, name)
+            received = self._exchange(move, result, name)
             if slot == Slot(FORWARD, self._fault.get("stall_microbatch", -1)):
                 time.sleep(3600.0)
             at = self._now()
             if slot.kind == FORWARD:
-                value = self._require_input(expected, slot, move, came, name, expected.activations)
+                value = self._require_input(expected, slot, move, received, name, expected.activations)
                 kept = (value.requires_grad_(), self._weights.clone().requires_grad_())
-                made = _forward(self._torch, *kept)
-                saved[slot.microbatch] = (*kept, made)
-                result = self._require_output(expected, slot, made.detach(), name)
+                output = _forward(self._torch, *kept)
+                saved[slot.microbatch] = (*kept, output)
+                result = self._require_output(expected, slot, output.detach(), name)
             else:
-                value = self._require_input(expected, slot, move, came, name, expected.gradients)
+                value = self._require_input(expected, slot, move, received, name, expected.gradients)
                 inputs, own = self._backward(saved.pop(slot.microbatch), value)
                 result = self._require_output(expected, slot, inputs, name)
                 gradient += own
@@ -236,11 +236,11 @@ class _Stage:
 
     def _backward(self, held: tuple[Any, Any, Any], gradient: Any) -> tuple[Any, Any]:
         """Return the gradients of the input and of the weights, as autograd computes them."""
-        inputs, weights, made = held
+        inputs, weights, output = held
         if self._fault.get("stale_weights"):
             weights = self._weights.clone().requires_grad_()
-            made = _forward(self._torch, inputs, weights)
-        made.backward(gradient)
+            output = _forward(self._torch, inputs, weights)
+        output.backward(gradient)
         return inputs.grad, weights.grad
 
     def _require_input(
@@ -282,11 +282,11 @@ class _Stage:
         """Send and receive at the same time; return the received tensor, or None if no tensor was expected."""
         dist = self._dist
         operations, peers, words = [], [], []
-        came, started_at = None, time.perf_counter()
+        received, started_at = None, time.perf_counter()
         if move.receive is not None and move.receive_from is not None:
             source = self._rank_of(move.receive_from)
-            came = self._torch.zeros(2, ELEMENTS, device=self._device)
-            operations.append(dist.P2POp(dist.irecv, came, source))
+            received = self._torch.zeros(2, ELEMENTS, device=self._device)
+            operations.append(dist.P2POp(dist.irecv, received, source))
             peers.append(source)
             words.append("receive %s of microbatch %d from rank %d" % (*_named(move.receive), source))
         if move.send is not None and move.send_to is not None:
@@ -302,7 +302,7 @@ class _Stage:
         self._await(dist.batch_isend_irecv(operations), peers)
         self._progress.left()
         self._idle_s += time.perf_counter() - started_at
-        return came
+        return received
 
     def _await(self, works: Sequence[Any], peers: Sequence[int]) -> None:
         """Wait for each request, and report for which ranks this rank still waits."""

@@ -110,7 +110,7 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """Return the client; None if it belongs to this run with another configuration, as both sides now know."""
+        """Return the client; None if its configuration differs, which both sides are then informed of."""
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
         message, challenges = handshake.challenge(channel, host.config.secret, deadline)

@@ -90,7 +90,7 @@ class ExpectedReplies:
         self._keep(found)
 
     def compare_rows(self, table: int, rows: Rows, got: Any, clock: int, what: str) -> None:
-        """Compare a look-up before push `clock`."""
+        """Compare a lookup before push `clock`."""
         for server in self._client.servers:
             key = ("table", server.index, table)
             if server.has_phase > self._client.phase or key in self._wrong:
@@ -205,7 +205,7 @@ class WorkerSteps:
         self._expected: ExpectedReplies | None = None
 
     def exact_steps(self, first: int) -> None:
-        """Push known values, starting with push `first`. Every pull and look-up is also compared."""
+        """Push known values, starting with push `first`. Every pull and lookup is also compared."""
         import torch
 
         config, client = self._config, self._client

@@ -30,14 +30,14 @@ def main() -> None:
 
 
 def _judged(framework: Framework, cases: list[Case]) -> Iterator[Verdict]:
-    said = asked(framework, cases)
-    several = [case for case in cases if said[case.id][0] and len(case.changes) > 1]
+    messages = asked(framework, cases)
+    several = [case for case in cases if messages[case.id][0] and len(case.changes) > 1]
     parts = {case.id: list(_parts(framework, case)) for case in several}
-    apart = asked(framework, [part for found in parts.values() for part in found]) if several else {}
+    part_messages = asked(framework, [part for found in parts.values() for part in found]) if several else {}
     for case in cases:
-        message, here = said[case.id]
+        message, here = messages[case.id]
         blamed = tuple(range(len(case.changes))) if message else ()
-        alone = tuple(n for n, part in enumerate(parts.get(case.id, ())) if apart[part.id][0])
+        alone = tuple(n for n, part in enumerate(parts.get(case.id, ())) if part_messages[part.id][0])
         yield Verdict(
             case,
             refused=bool(message),

@@ -317,7 +317,7 @@ def _framework(name: str, value: Packages) -> CellValue:
 
 
 def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], int]:
-    """Return the packages that differ between nodes, lockstep computation first, and the number of equal ones."""
+    """Return the packages that differ between nodes, those used in lockstep first, and the number of equal ones."""
     sets = {value.digest: value.distributions for value in observed.values()}.values()
     named = {name for names in DISTRIBUTIONS.values() for name in names}
     names = {name for held in sets for name in held} - named

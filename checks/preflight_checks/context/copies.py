@@ -530,7 +530,7 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
 def _stale_start_file(
     job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]
 ) -> Iterator[Verdict]:
-    """Yield a finding for a shell file that each node runs and that only a few of them lack or have differently."""
+    """Yield a finding for a shell file that each node runs and that is missing or different on a few nodes."""
     first = fleet.nodes[0].name
     if not item.starts_ranks or not item.read_on_each or item.file.kind != "shell" or first not in digests.agreeing:
         return

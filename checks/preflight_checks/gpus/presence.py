@@ -231,8 +231,8 @@ plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=
 
 def runs_without_gpus(job: Job, facts: Facts) -> bool:
     """Return whether the job uses GPUs only if present, and every node certainly has neither GPU nor driver."""
-    asked, claims = asked_backend(job)
-    if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
+    backend, claims = asked_backend(job)
+    if backend == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
         return False
     rows = list(facts.each(gpus))
     return bool(rows) and all(

@@ -460,9 +460,9 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     for item in found:
         yield _finding(item, facts)
     observed = yield from known_facts(facts, neighbours, "hardware addresses")
-    shy = dict.fromkeys(seen.not_asked for seen in observed.values() if seen.not_asked)
+    refusals = dict.fromkeys(seen.not_asked for seen in observed.values() if seen.not_asked)
     if observed and not found:
-        requested = f"; {fold(shy, 1)}, so only the neighbour tables were compared" if shy else ""
+        requested = f"; {fold(refusals, 1)}, so only the neighbour tables were compared" if refusals else ""
         yield passed(f"hardware addresses of {len(observed)} nodes{requested}")
     elif not any(True for _ in facts.each(neighbours)):
         yield unknown("hardware addresses", "no node connected to another")

@@ -367,8 +367,8 @@ def _run(
     if figure is not None and ran.exit_code == 0:
         return figure, ""
     lines = [line.strip() for line in (ran.error + "\n" + ran.output).splitlines() if line.strip(" -")]
-    said = next((line for line in lines if any(mark in line for mark in _NOT_CONNECTED)), lines[-1] if lines else "")
-    return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, said[:200] or "no output")
+    message = next((line for line in lines if any(mark in line for mark in _NOT_CONNECTED)), lines[-1] if lines else "")
+    return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, message[:200] or "no output")
 
 
 def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:

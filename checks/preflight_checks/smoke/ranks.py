@@ -313,7 +313,7 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """Return the framework of all processes: paddle if the job uses it and any node has it, so that others fail."""
+    """Return the framework of all processes: paddle if the job trains with it and any node has it."""
     options = fleet.smoke_options
     if not trains_with_paddle(job):
         return Framework()

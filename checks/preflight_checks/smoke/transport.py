@@ -379,10 +379,10 @@ def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, reasons: dict[str, s
     nodes = [node.name for node in fleet.nodes if node.name in {*reasons, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(reasons.items()))
     others = "" if len(set(reasons.values())) == 1 else f" ({node})"
-    asks = "--smoke-backend requests" if backend.by_option else "the job requests"
+    request_text = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",
-        f"{asks} NCCL, and {why} on {fold(nodes)}{others}",
+        f"{request_text} NCCL, and {why} on {fold(nodes)}{others}",
         at=Evidence(FACT, f"{node}: {why}", "a GPU for every rank", node=node),
         also=backend.claims,
         nodes=nodes,

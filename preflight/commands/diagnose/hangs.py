@@ -263,10 +263,10 @@ def _describe_missing(
     parts = [delay.text(ranks, groups[delay.group], dumps) for delay, ranks in by_delay.items()]
     for delay in by_delay:
         here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in numbers}
-    told = {rank for ranks in by_delay.values() for rank in ranks}
+    named_ranks = {rank for ranks in by_delay.values() for rank in ranks}
     for rank, peer, call in _unanswered_calls(dumps):
-        if peer in numbers and peer not in told:
-            told.add(peer)
+        if peer in numbers and peer not in named_ranks:
+            named_ranks.add(peer)
             here.setdefault(rank, call)
             parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
     now = {

@@ -526,7 +526,7 @@ Pair = tuple[Finding, Finding]
 def compare_findings(
     old: Report, new: Report, fail_on: Severity
 ) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
-    """Return new, fixed and changed findings, and the number of unchanged ones; suppressed on both sides is ignored."""
+    """Return new, fixed and changed findings, and the number of unchanged ones, without those suppressed in both."""
     before_it, after_it = _Coverage(old, new), _Coverage(new, old)
     pairs, left, right = match_findings((*old.findings, *old.suppressed), (*new.findings, *new.suppressed))
     counted = {id(finding) for finding in (*old.findings, *new.findings)}

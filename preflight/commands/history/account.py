@@ -379,8 +379,8 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
             message = f"{what} got worse in one step, and none of their known properties changed: {amount}"
             nodes, since = tuple(groups[name]), past.time_of(run)
             wholes.append(Story("all-nodes", nodes, (quantity.name,), since, change, message, ""))
-        told = {*explained, *(item.node for item in of_nodes)}
-        for node, away, _ in outliers(compared, groups, told):
+        named_nodes = {*explained, *(item.node for item in of_nodes)}
+        for node, away, _ in outliers(compared, groups, named_nodes):
             odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
     yield from _update_stories(past, effects)
     yield from wholes

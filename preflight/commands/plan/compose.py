@@ -302,8 +302,8 @@ def plan_of(
     price_per_gpu_hour: float | None = None,
 ) -> Plan:
     """Return the plan of these jobs, with the user's variables `given` and the defaults `assumed` for others."""
-    made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
-    return Plan(__version__, made, _assignments(given_values or {}), _assignments(assumed or {}))
+    job_plans = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
+    return Plan(__version__, job_plans, _assignments(given_values or {}), _assignments(assumed or {}))
 
 
 def _assignments(variables: Mapping[str, str]) -> tuple[str, ...]:

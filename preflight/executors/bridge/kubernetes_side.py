@@ -146,8 +146,10 @@ class KubernetesBridgeServer(BridgeServer):
         name = job["metadata"]["name"]
         # Recorded first: the Job may exist even if the answer is lost.
         self._created_jobs.append((namespace, name))
-        made = self._call(f"create the Job {name} in {namespace}", self._batch().create_namespaced_job, namespace, job)
-        return str(made["metadata"]["name"])
+        created = self._call(
+            f"create the Job {name} in {namespace}", self._batch().create_namespaced_job, namespace, job
+        )
+        return str(created["metadata"]["name"])
 
     def start(
         self, namespace: str, pod: str, job: str, index: int, container: str, command: list[str], deadline_s: float
@@ -173,8 +175,8 @@ class KubernetesBridgeServer(BridgeServer):
 
     def close(self) -> None:
         """Delete everything that was created here."""
-        made, self._created_jobs = self._created_jobs, []
-        for namespace, name in made:
+        created, self._created_jobs = self._created_jobs, []
+        for namespace, name in created:
             body = self._client.client.V1DeleteOptions(propagation_policy="Background", grace_period_seconds=0)
             for tried in range(3):
                 try:

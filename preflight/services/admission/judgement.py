@@ -110,11 +110,11 @@ def judge(
             files.setdefault(file.path, file)
             documents.append(each)
     if reads is not None and not is_last:
-        asked = {read.reference for read in reads}
-        wanted = references_of(files.values(), documents, namespace) - asked
-        if not asked and namespace:
+        requested = {read.reference for read in reads}
+        wanted = references_of(files.values(), documents, namespace) - requested
+        if not requested and namespace:
             wanted |= {Reference(kind, "", namespace) for kind, resource in RESOURCES.items() if resource.listed}
-        more = tuple(sorted(wanted))[: max(0, MAX_REFERENCES - len(asked))]
+        more = tuple(sorted(wanted))[: max(0, MAX_REFERENCES - len(requested))]
         if more:
             return Wanted(more)
     return _judge_files(own, value, files, namespace, policy, Path(folder), reads)

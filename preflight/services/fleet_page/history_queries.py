@@ -121,7 +121,7 @@ def counts_of(past: Past) -> tuple[RunCounts, ...]:
 
 
 def read_faults(connection: Connection, run: int, only: Collection[str] | None) -> tuple[Fault, ...]:
-    """Return the faults of a run, of all nodes or `only` these, one per message; unanswering nodes come first."""
+    """Return the faults of a run, of all nodes or `only` these, one per message; nodes without an answer come first."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import NODE_RUNS, NODES, OUTCOMES

@@ -76,7 +76,7 @@ class Server(LanguageServer):
         self._touched: set[Path] = set()
         self._published: dict[str, list[types.Diagnostic]] = {}
         self._pages: RulePages | None = None
-        self._said: set[str] = set()
+        self._shown_texts: set[str] = set()
         #: Grows with every change; a result of an older one is stale.
         self._generation = 0
         self._judged = 0
@@ -258,8 +258,8 @@ class Server(LanguageServer):
 
     def _show_once(self, text: str) -> None:
         shown = clean(text)
-        if shown not in self._said and len(self._said) < MAX_OPEN_FILES:
-            self._said.add(shown)
+        if shown not in self._shown_texts and len(self._shown_texts) < MAX_OPEN_FILES:
+            self._shown_texts.add(shown)
             self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"preflight: {shown}"))
 
     async def _publish(self, generation: int) -> None:

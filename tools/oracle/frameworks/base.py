@@ -57,15 +57,15 @@ def seeds(name: str) -> tuple[Seed, ...]:
     A row has its own settings, and those of the row that it names in `from`, except the keys in `without`. The keys of
     sections may be joined by dots. A row without `form` is only a base for other rows.
     """
-    made: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     found: list[Seed] = []
     for row in _document(name)["seeds"]:
-        settings = copy.deepcopy(made[row["from"]]) if "from" in row else {}
+        settings = copy.deepcopy(result[row["from"]]) if "from" in row else {}
         for key in row.get("without", ()):
             apply(settings, Change(key, "removed"))
         for key, value in row["settings"].items() if "settings" in row else ():
             apply(settings, Change(key, "value", value))
-        made[row.get("name", "")] = settings
+        result[row.get("name", "")] = settings
         if "form" in row:
             found.append(Seed(row["form"], settings))
     return tuple(found)
@@ -146,10 +146,10 @@ class Framework:
 
 
 def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
-    made = copy.deepcopy(settings)
+    result = copy.deepcopy(settings)
     for change in changes:
-        apply(made, change)
-    return made
+        apply(result, change)
+    return result
 
 
 def described(name: str) -> Framework:

@@ -56,18 +56,18 @@ class CustomResources(Framework):
             seen.add(unchanged.id)
             yield unchanged
             for _ in range(each):
-                made, changes = _mutant(draw, seed.settings, _schema(seed.settings))
-                case = _case(seed.form, made, changes)
+                changed, changes = _mutant(draw, seed.settings, _schema(seed.settings))
+                case = _case(seed.form, changed, changes)
                 if changes and case.id not in seen:
                     seen.add(case.id)
                     yield case
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
         seed = next(seed for seed in self.seeds if seed.form == case.form)
-        made = copy.deepcopy(seed.settings)
+        changed = copy.deepcopy(seed.settings)
         for change in changes:
-            _apply(made, _split(change.key), change)
-        yield _case(case.form, made, changes)
+            _apply(changed, _split(change.key), change)
+        yield _case(case.form, changed, changes)
 
 
 def _case(form: str, document: dict[str, Any], changes: tuple[Change, ...]) -> Case:
@@ -147,15 +147,15 @@ def _walk(value: Any, schema: Schema, path: Path_ = ()) -> Iterator[tuple[Path_,
 
 
 def _mutant(draw: random.Random, document: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], tuple[Change, ...]]:
-    made = copy.deepcopy(document)
+    changed = copy.deepcopy(document)
     changes: list[Change] = []
     for _ in range(draw.choice((1, 1, 1, 2, 2, 3))):
-        drawn = _drawn(draw, made, schema)
+        drawn = _drawn(draw, changed, schema)
         for path, change in drawn:
             if not any(_overlap(path, _split(other.key)) for other in changes):
-                _apply(made, path, change)
+                _apply(changed, path, change)
                 changes.append(change)
-    return made, tuple(changes)
+    return changed, tuple(changes)
 
 
 def _overlap(one: Path_, other: Path_) -> bool:

@@ -52,10 +52,10 @@ class _Parsed(LightningCLI):
 
 
 def _parse(words):
-    said = []
+    messages = []
 
     def note(parser, message, error=None):
-        said.append(message)
+        messages.append(message)
         raise SystemExit(2)
 
     import jsonargparse
@@ -65,7 +65,7 @@ def _parse(words):
             sys.argv = ["train.py", *words]
             _Parsed(BoringModel, BoringDataModule, save_config_callback=None)
         except SystemExit:
-            raise Refusal("\n".join(said)) from None
+            raise Refusal("\n".join(messages)) from None
 
 
 @contextlib.contextmanager

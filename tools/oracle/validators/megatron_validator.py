@@ -33,13 +33,13 @@ def ask(case):
     program = words.index("pretrain_gpt.py")
     os.environ.update(RANK="0", WORLD_SIZE=words[words.index("--nproc_per_node") + 1])
     sys.argv = words[program:]
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output):
         try:
             args = arguments.parse_args()
             arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
         except SystemExit:
-            rows = said.getvalue().strip().splitlines()
+            rows = output.getvalue().strip().splitlines()
             raise Refusal(next((row for row in reversed(rows) if "error:" in row), "exit")) from None
     batches.destroy_num_microbatches_calculator()
     batches.init_num_microbatches_calculator(

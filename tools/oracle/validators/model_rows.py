@@ -91,16 +91,16 @@ def kind_of(field):
     found = typing.get_origin(plain[0]) or plain[0]
     if not isinstance(found, type):
         return {"kind": "any"}
-    made = {"kind": KINDS.get(found, "any")}
+    row = {"kind": KINDS.get(found, "any")}
     if issubclass(found, enum.Enum):
         values = [member.value for member in found]
         if not all(isinstance(value, str | int) for value in values):
             return {"kind": "any"}
-        made = {"kind": KINDS.get(type(values[0]), "any"), "choices": [*values, *words]}
-    elif words and made["kind"] != "any":
-        made["words"] = words
+        row = {"kind": KINDS.get(type(values[0]), "any"), "choices": [*values, *words]}
+    elif words and row["kind"] != "any":
+        row["words"] = words
     for item in field.metadata:
         for theirs, ours in (("ge", "minimum"), ("gt", "above"), ("le", "maximum")):
             if getattr(item, theirs, None) is not None:
-                made[ours] = getattr(item, theirs)
-    return made
+                row[ours] = getattr(item, theirs)
+    return row
