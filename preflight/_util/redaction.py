@@ -26,7 +26,7 @@ HIDDEN = "****"
 
 
 def redact(name: str, text: str) -> str:
-    """Return `text`, the value of `name`, or asterisks if the name is that of a secret."""
+    """Return `text`, the value of `name`, or asterisks if `name` names a secret."""
     return HIDDEN if text and is_secret(name) else scrub(text)
 
 

@@ -483,9 +483,7 @@ def matches(id: str, name: str, selectors: tuple[str, ...]) -> bool:
 
 
 def severity_chosen(id: str, name: str, choices: tuple[SeverityChoice, ...]) -> Severity | None:
-    """Return the severity that the user chose for a rule or check; None if there is none. A choice for its id or name
-    takes precedence over a choice for its area, and a later choice over an earlier choice.
-    """
+    """Return the severity that the user chose, by id or name, else by area; the last such choice, or None."""
     item_choices = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
     area_choices = [c for c in choices if c.name.upper() == id[:3]]
     last_choice = (item_choices or area_choices)[-1:]

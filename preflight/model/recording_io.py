@@ -84,9 +84,7 @@ def _redacted_text(value: Any) -> str:
 
 
 def _event_text(event: EventRecord) -> str:
-    """Return the JSON of an event. Only `data` comes from a node; `request_key` is generated here and contains no
-    secret.
-    """
+    """Return the JSON of an event. Only `data` comes from a node, and may contain a secret."""
     return _text({**plain(event), "data": json.loads(_redacted_text(event.data))})
 
 
@@ -309,9 +307,7 @@ def _table_rows(table: Sequence[Any], rows: Sequence[int | None], name: str, loc
 
 
 def _checked_row(table: Sequence[Any], row: int, name: str, location: str) -> Any:
-    """Return a row of a table of the document, for the reference at `location`. Raises ValueError if it is out of
-    range.
-    """
+    """Return a row of a table, for the reference at `location`. Raises ValueError if it is out of range."""
     if not 0 <= row < len(table):
         raise ValueError(f"{location}: row {row} of {name} does not exist (rows: {len(table)})")
     return table[row]

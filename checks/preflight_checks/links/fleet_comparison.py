@@ -86,7 +86,7 @@ class Measurement:
         return self.quality.lost_pings or 0
 
     def busy(self, kind: str) -> float:
-        """Return the share of the measurement in which a process waited for a processor, which loses no datagrams."""
+        """Return the share of the time in which a process waited for a processor. Waiting loses no datagrams."""
         share = {"slow": self.direction.busy, "late": self.quality.busy, "unsteady": self.quality.busy}.get(kind)
         return share or 0.0
 

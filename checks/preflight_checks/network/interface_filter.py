@@ -224,7 +224,7 @@ def unusable_reason(item: Interface, *, several: bool) -> str:
 
 
 def is_tunnel(item: Interface) -> bool:
-    """Return whether the name of `item` is that of a tunnel."""
+    """Return whether `item` has the name of a tunnel."""
     return item.name.startswith(TUNNEL_PREFIXES)
 
 

@@ -450,7 +450,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """Return the nodes where a name resolves differently from most nodes, each with what it means there."""
+    """Return the nodes where a name resolves differently from most nodes, each with its meaning there."""
     odd_nodes: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():

@@ -246,9 +246,7 @@ def report_pairs(nvml: Any, count: int, send: Send) -> None:
 
 
 def _recovery_action(reader: _Reader, handle: Any) -> int:
-    """Return the action that the driver demands: 0 for none, 1 to reset, 2 to reboot, 3 and 4 to drain (nvml.h,
-    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). Drivers have it from version 565 on.
-    """
+    """Return the action that the driver (565 or newer) demands: 0 none, 1 reset, 2 reboot, 3 and 4 drain (nvml.h)."""
     field = reader.nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (answer,) = reader.call("nvmlDeviceGetFieldValues", handle, [field])
     if answer.nvmlReturn:

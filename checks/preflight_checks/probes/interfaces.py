@@ -399,7 +399,7 @@ def carriers(params: dict[str, Any]) -> Carriers:
 
 
 def is_own_interface(name: str) -> bool:
-    """Return whether /sys shows our interface of this name, and not that of another network namespace."""
+    """Return whether /sys shows our interface of this name, not one of another network namespace."""
     return _interface_exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(
         name
     )

@@ -97,7 +97,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lock:
-    """A file with which torch keeps two processes from compiling one extension."""
+    """A lock file by which torch keeps two processes from compiling one extension."""
 
     path: str
     age_s: float
@@ -611,7 +611,7 @@ def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
 
 
 def parse_slurm_nodes(text: str) -> list[SlurmNode]:
-    """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
+    """Return the nodes in the output of `scontrol show node -o` that are neither idle nor in use."""
     nodes: list[SlurmNode] = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)

@@ -213,7 +213,7 @@ class Mount:
 
     @property
     def no_programs(self) -> bool:
-        """Return whether programs and libraries cannot be run from there."""
+        """Return whether programs and libraries on this mount cannot be run."""
         return "noexec" in self.options.split(",")
 
 

@@ -298,7 +298,7 @@ class _Server:
         return self._transfers.get(id, {})
 
     def _count(self, datagrams: socket.socket) -> None:
-        """Count arriving datagrams by train, and those that this socket had no room for."""
+        """Count arriving datagrams by train, and those that this socket dropped."""
         while True:
             try:
                 data, extra, _, source = datagrams.recvmsg(65536, OVERFLOW_BYTES)
@@ -327,7 +327,7 @@ class _Server:
 
 
 def enable_overflow_counter(datagrams: socket.socket) -> None:
-    """Make the kernel count, in each datagram, those that the socket had no room for (SO_RXQ_OVFL of socket(7))."""
+    """Make the kernel report, with each datagram, how many the socket has dropped (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:

@@ -205,7 +205,7 @@ def _horovod() -> HorovodBuild | None:
 
 
 def marks(path: str, wanted: dict[bytes, str]) -> list[str]:
-    """Return the names of those of the `wanted` byte strings that a file contains."""
+    """Return the names of the `wanted` byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)

@@ -146,7 +146,7 @@ def _number(text: str) -> int | str:
 def _listed_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
     """Return one process per list entry, or as many as the numbers state, with its launch line's settings if any."""
     lines = list(_lines(job))
-    listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _hosts_of_old(job)
+    listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _cluster_train_hosts(job)
     servers = len(listed) or _count(job, "ps_servers") or _lines_of(lines, SERVER)
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
@@ -177,10 +177,10 @@ def _servers_of(job: Job) -> tuple[str, ...]:
     if listed:
         return _add_ports(listed, SERVER_PORT)
     port = _count(job, "pserver_port") or OLD_SERVER_PORT
-    return _add_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
+    return _add_ports(_first_list(job, "pserver_hosts") or _cluster_train_hosts(job), port)
 
 
-def _hosts_of_old(job: Job) -> tuple[str, ...]:
+def _cluster_train_hosts(job: Job) -> tuple[str, ...]:
     """Return the hosts of cluster_train, each of which gets a server and a trainer."""
     return _first_list(job, "hosts") if job.about("cluster_hosts") else ()
 

@@ -48,7 +48,7 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """Return the carriers that received and those that sent the ranks' bytes; empty if no byte was seen to leave."""
+    """Return the carriers that received and that sent the ranks' bytes; empty if none left the node."""
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent

@@ -229,7 +229,7 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _comparable_file_system(state: PathState) -> tuple[str, str]:
-    """Return what must agree between nodes, without the kind of a local disk and the name of a server."""
+    """Return what must be equal on all nodes, without the kind of a local disk and the name of a server."""
     return (state.file_system, state.source.rpartition(":")[2]) if state.file_system in SHARED else ("", "")
 
 

@@ -31,9 +31,7 @@ def with_derived(job: Job) -> Job:
 
 
 def _processes_of_configuration(job: Job) -> Iterator[Claim]:
-    """Yield the number of processes per node like `_processes_from_world_size`, for a configuration without
-    launches.
-    """
+    """Yield the number of processes per node as `_processes_from_world_size` does, for a job without launches."""
     world_claims = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes") if claim.source == "accelerate"]
     if len(world_claims) == 1 and node_claims and not job.setting("processes_per_node"):
