@@ -141,12 +141,7 @@ def job_of(options: SmokeOptions) -> Job:
 
 
 def claims_of_command(line: str, quantities: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
-    """Yield the claims of a command line.
-
-    Args:
-        line: the command line.
-        quantities: the name, value and spelling of each quantity, in the order of the line.
-    """
+    """Yield the claims of a command line; `quantities` are the name, value and spelling of each, in line order."""
     start = 0
     for quantity, value, spelling in quantities:
         start = line.index(spelling, start)

@@ -53,11 +53,7 @@ _MAY_BE_EMPTY = ("peers", "unavailable")
 
 
 def save(recording: Recording, *, compressed: bool = False) -> bytes:
-    """Return the recording as JSON; the same recording always gives the same bytes.
-
-    Args:
-        compressed: whether to compress the JSON with gzip.
-    """
+    """Return the recording as JSON (`compressed`: with gzip); the same recording gives the same bytes."""
     tables = _Tables()
     facts = list(tables.facts(by_request(recording.facts).series))
     lines = [f'"schema_version": {SCHEMA_VERSION}']
@@ -145,15 +141,7 @@ class _Tables:
 
 
 def load(data: bytes, *, to_judge: bool = False) -> Recording:
-    """Return the recording in the bytes of a file.
-
-    Args:
-        data: the bytes of the file.
-        to_judge: whether to parse each fact only when it is first used.
-
-    Raises:
-        ValueError: the file is not a recording; the message has the location of the error in the document.
-    """
+    """Return the recording in a file; with `to_judge`, facts are parsed on first use. Raises ValueError."""
     try:
         if data[:2] == _GZIP_MAGIC:
             data = _unpack(data)

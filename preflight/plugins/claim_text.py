@@ -14,11 +14,7 @@ _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if the text does not show
-    it (a variable `$X`, or an option of a program).
-
-    Messages quote claims with this function, so that `--node_rank=$i` always appears with the rank.
-    """
+    """Return a claim as the user wrote it, in back quotes, with its value if the text does not show it."""
     value = _hidden_value(claim)
     return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
 

@@ -142,12 +142,9 @@ _plugin_paths: tuple[Path, ...] = ()
 
 
 def use_plugin_files(paths: Iterable[Path]) -> None:
-    """Use the rules and checks of these Python files instead of earlier files.
+    """Use the rules and checks of these Python files instead of earlier ones. Raises UsageError.
 
     Each file is run as its own module, with all permissions of the user. A file is never used because a tree names it.
-
-    Raises:
-        UsageError: a file cannot be read or run, or has no rule, no check and no chart.
     """
     global _plugin_files, _plugin_paths
     chosen_paths = tuple(dict.fromkeys(path.absolute() for path in paths))
