@@ -93,7 +93,6 @@ def lint(
 
 
 def _as_list(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
-    """Return the paths as a list, even if only one is given."""
     return [paths] if isinstance(paths, str | Path) else paths
 
 
@@ -104,11 +103,7 @@ def _extend_configuration(
     site_rules: Sequence[str | Path],
     variables: Mapping[str, str] | None,
 ) -> Iterator[Configuration | None]:
-    """Use further rules and variables for one call; yield the configuration with the rules in it.
-
-    Raises:
-        UsageError: a file cannot be used.
-    """
+    """Use further rules and variables for one call; yield the configuration. Raises UsageError for a bad file."""
     with ExitStack() as stack:
         if plugins:
             stack.enter_context(registry.added_plugin_files([Path(path) for path in _as_list(plugins)]))
@@ -489,7 +484,6 @@ def history(address: str, *, days: int | None = 90, hosts: str = "", add: Sequen
 
 
 def _pointers(ids: Collection[str]) -> dict[str, Pointer]:
-    """Return the rules and checks with these ids, for links from a diagnosis."""
     from preflight.commands.diagnose.diagnosis import Pointer
 
     return {

@@ -42,10 +42,7 @@ _NUMBERS = ("timeout_s", "deadline_s", "steps")
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings: from the variables, otherwise from the file, otherwise the defaults.
-
-    Raises ValueError for an invalid number.
-    """
+    """Return the settings: from the variables, else the file, else the defaults. Raises ValueError."""
     values = dict(DEFAULTS)
     try:
         values.update(json.loads(pkgutil.get_data("reference_trainer", SETTINGS) or b"{}"))
@@ -65,9 +62,7 @@ def settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Take part as the rank that the launcher assigned to this process. The arguments belong to the replaced program
-    and are ignored.
-    """
+    """Take part as the rank that the launcher assigned; the replaced program's arguments are ignored."""
     # Every wait is announced and bounded here; torch's own lines about each slice of one add nothing.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
@@ -100,9 +95,7 @@ class Run:
         self._lock = threading.Lock()
 
     def run(self) -> int:
-        """Return the exit code, 0 if all ranks have finished and everything is correct. Otherwise ends the process
-        itself.
-        """
+        """Return 0 if all ranks finished with correct results, else another code; or end the process itself."""
         place, options, watch = self._place, self._options, self._watch
         expected = int(options.get("expected_ranks") or 0)
         if place.world_size < expected:
@@ -207,18 +200,14 @@ def faults_of(report: RankReport) -> list[str]:
 
 
 def _framework(launcher: str) -> dict[str, str]:
-    """Return the framework of this rank: paddle for ranks of Paddle's launcher whose interpreter has paddle, torch for
-    all other ranks.
-    """
+    """Return the framework: paddle under Paddle's launcher if the interpreter has it, else torch."""
     import importlib.util
 
     return {"framework": "paddle"} if launcher == "paddle" and importlib.util.find_spec("paddle") is not None else {}
 
 
 def _event_stream(options: dict[str, Any], place: launcher_environment.LaunchedRank) -> TextIO | None:
-    """Return the destination of the rank's events as JSON lines: standard error, a file beside the report, or
-    nowhere.
-    """
+    """Return the destination of events as JSON lines: standard error, a file beside the report, or nowhere."""
     if options.get("events") == "stderr":
         return sys.stderr
     if not options.get("report_dir"):
@@ -242,10 +231,7 @@ def _write_atomically(path: Path, document: dict[str, Any]) -> None:
 
 
 def _print(text: str) -> None:
-    """Print one line for people in a single write, so that the ranks' lines do not mix.
-
-    If the launcher has ended, nothing reads the line, but the report is still used.
-    """
+    """Print a line for people in a single write, not mixed with other ranks'; a gone launcher is ignored."""
     try:
         sys.stdout.flush()
         os.write(1, ("preflight smoke: {}\n".format(" ".join(text.split()))).encode("utf-8", "replace"))

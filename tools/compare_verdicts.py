@@ -40,7 +40,7 @@ Finding = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a checkout says of one job: its exit code; rule, place and severity of each finding; the rules that ran."""
+    """A checkout's judgement of one job: exit code; rule, location and severity of each finding; the rules that ran."""
 
     code: int
     findings: frozenset[Finding]
@@ -48,7 +48,7 @@ class Answer:
 
 
 def jobs(above: Path, more: Path | None, recordings: Path | None) -> Iterator[tuple[str, list[str]]]:
-    """Every job with the arguments that judge it; those of tables are written below `above`."""
+    """Yield every job with the arguments that judge it; jobs from tables of cases are written below `above`."""
     for table in sorted((ROOT / "tests" / "rules" / "cases").glob("*.toml")):
         for name, row in toml.load(table).items():
             yield from _written(above / "cases" / table.stem / name, row)
@@ -75,7 +75,7 @@ def _written(folder: Path, files: Mapping[str, Any]) -> Iterator[tuple[str, list
 
 
 def answers(checkout: Path, asked: Mapping[str, list[str]], folder: Path) -> dict[str, Answer]:
-    """What the checkout says of each job. Its packages are imported from its own folders."""
+    """Return a checkout's judgement of each job. Its packages are imported from its own folders."""
     project = toml.load(checkout / "pyproject.toml")["project"]
     described = folder / f"{project['name'].replace('-', '_')}-0.dist-info"
     described.mkdir(parents=True)
@@ -120,12 +120,11 @@ def _place(finding: Mapping[str, Any]) -> str:
 
 
 def rules_of(answers: Mapping[str, Answer]) -> frozenset[str]:
-    """The rules and checks of a checkout that some job concerns."""
     return frozenset(rule for answer in answers.values() for rule in answer.rules)
 
 
 def differences(old: Mapping[str, Answer], new: Mapping[str, Answer]) -> Iterator[tuple[str, str, str]]:
-    """Each difference as its kind, the rule, and the job with the place. A finding that moved is `place`."""
+    """Yield each difference as its kind, the rule, and the job with the location. A finding that moved is `place`."""
     shared = rules_of(old) & rules_of(new)
     for job, was in old.items():
         now = new[job]

@@ -38,7 +38,7 @@ _ENTRY = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 
 @dataclass(frozen=True, slots=True)
 class Documented:
-    """A class as the page shows it: its description, and the type and meaning of each field."""
+    """A class as the page shows it."""
 
     kind: type
     title: str
@@ -47,7 +47,7 @@ class Documented:
 
 
 def classes(top: type = report.Report) -> tuple[type, ...]:
-    """The class and every dataclass that its fields lead to, nearest first."""
+    """Return the class and every dataclass that its fields lead to, nearest first."""
     found: dict[type, None] = {top: None}
     waiting = [top]
     while waiting:
@@ -60,21 +60,20 @@ def classes(top: type = report.Report) -> tuple[type, ...]:
 
 
 def documented() -> tuple[Documented, ...]:
-    """All classes of the page."""
     kinds = classes()
     titles = _titles(kinds)
     found = []
     for kind in kinds:
-        hints, said = _hints(kind), descriptions(kind)
+        hints, meanings = _hints(kind), descriptions(kind)
         rows = tuple(
-            (f.name, _format_type(hints[f.name], titles), said.get(f.name, "")) for f in dataclasses.fields(kind)
+            (f.name, _format_type(hints[f.name], titles), meanings.get(f.name, "")) for f in dataclasses.fields(kind)
         )
         found.append(Documented(kind, titles[kind], _prose(kind)[0], rows))
     return tuple(found)
 
 
 def descriptions(kind: type) -> dict[str, str]:
-    """The description of each field: below `Args:`, else the sentence of the class's docstring that names the field."""
+    """Return the description of each field: from `Args:`, else from the sentence of the docstring with its name."""
     found = dict(_entries(inspect.getdoc(kind) or ""))
     clauses = [clause for text in (*_prose(kind), *found.values()) for clause in _CLAUSES.split(text)]
     for field in dataclasses.fields(kind):
@@ -85,16 +84,15 @@ def descriptions(kind: type) -> dict[str, str]:
 
 
 def page() -> str:
-    """The whole page."""
     parts = [_HEAD]
     for one in documented():
         parts.append(f"\n## {one.title}\n\n{_cell(one.about)}\n\n| field | type | what it is |\n|---|---|---|\n")
-        parts.extend(f"| `{name}` | {kind} | {_cell(said)} |\n" for name, kind, said in one.fields)
+        parts.extend(f"| `{name}` | {kind} | {_cell(meanings)} |\n" for name, kind, meanings in one.fields)
     return "".join(parts)
 
 
 def _entries(doc: str) -> Iterator[tuple[str, str]]:
-    """The fields below `Args:`, each with its text."""
+    """Yield the fields below `Args:`, each with its text."""
     names: list[str] = []
     text: list[str] = []
     for line in [*doc.partition("Args:\n")[2].split("\n"), ""]:
@@ -111,7 +109,7 @@ def _entries(doc: str) -> Iterator[tuple[str, str]]:
 
 
 def _prose(kind: type) -> list[str]:
-    """The paragraphs of a docstring before `Args:`."""
+    """Return the paragraphs of a docstring before `Args:`."""
     doc = (inspect.getdoc(kind) or "").partition("Args:\n")[0]
     return [" ".join(paragraph.split()) for paragraph in doc.split("\n\n") if paragraph.strip()]
 
@@ -130,7 +128,7 @@ def _dataclasses(hint: Any) -> Iterator[type]:
 
 
 def _titles(kinds: Sequence[type]) -> dict[type, str]:
-    """The title of each class; a second class with the same name gets its module's name."""
+    """Return the title of each class; a second class with the same name gets its module's name."""
     found: dict[type, str] = {}
     for kind in kinds:
         taken = kind.__name__ in found.values()
@@ -139,7 +137,7 @@ def _titles(kinds: Sequence[type]) -> dict[type, str]:
 
 
 def _format_type(hint: Any, titles: Mapping[type, str]) -> str:
-    """A type in the words of JSON."""
+    """Return a type in JSON terms."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -160,12 +158,11 @@ def _format_type(hint: Any, titles: Mapping[type, str]) -> str:
 
 
 def _cell(text: str) -> str:
-    said = text[:1].upper() + text[1:] if text[:1] != "`" else text
-    return said.replace("|", "\\|")
+    meanings = text[:1].upper() + text[1:] if text[:1] != "`" else text
+    return meanings.replace("|", "\\|")
 
 
 def main() -> int:
-    """Write the page."""
     PAGE.write_text(page())
     return 0
 

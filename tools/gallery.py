@@ -28,31 +28,24 @@ _LANGUAGES = {".sh": "bash", ".sbatch": "bash", ".slurm": "bash", ".py": "python
 
 @dataclass(frozen=True)
 class GalleryEntry:
-    """One failure of the gallery."""
-
     title: str
     saw: str
     incident: Incident
 
 
 def entries() -> list[GalleryEntry]:
-    """The failures in the order of the gallery.
-
-    Raises:
-        KeyError: none of tests/incidents has this source and fault.
-    """
+    """Return the failures in gallery order. Raises KeyError if tests/incidents lacks this source and fault."""
     known = {(one.source, one.fault): one for one in incidents()}
     rows = toml.loads(_SELECTION.read_text())["shown"]
     return [GalleryEntry(row["title"], row["saw"], known[row["source"], row["fault"]]) for row in rows]
 
 
 def page() -> str:
-    """The whole page, with today's output."""
     chosen = entries()
     # One page contains the commands of all failures, so that they run together.
     script = "".join(_followable(number, one.incident) for number, one in enumerate(chosen))
-    said = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
-    return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, said, strict=True))
+    outputs = re.findall(r"```console\n(.*?)```", transcripts.followed(script), re.DOTALL)
+    return _HEAD + "".join(_section(one, output) for one, output in zip(chosen, outputs, strict=True))
 
 
 def _followable(number: int, incident: Incident) -> str:
@@ -78,7 +71,6 @@ def _section(one: GalleryEntry, output: str) -> str:
 
 
 def main() -> int:
-    """Write the page."""
     PAGE.write_text(page())
     return 0
 

@@ -14,7 +14,7 @@ MANIFESTS = {"init-container.yaml": "patch", "job-beside.yaml": "job"}
 
 
 def written(kind: str) -> str:
-    """A manifest, with a line that names its origin."""
+    """Return a manifest, preceded by a line that names its origin."""
     words = ["manifest", str(JOB / "job.yaml"), "--root", str(JOB), "--as", kind]
     command = [sys.executable, "-m", "preflight", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -22,7 +22,6 @@ def written(kind: str) -> str:
 
 
 def main() -> int:
-    """Write the manifests."""
     for name, kind in MANIFESTS.items():
         (FOLDER / name).write_text(written(kind))
     return 0

@@ -41,13 +41,11 @@ class ManualPages(BuildHookInterface[Any]):
             build_data["shared_data"][str(path)] = f"{TARGET}/{path.name}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Delete them again."""
         if version != "editable":
             self._folder.cleanup()
 
 
 def write(folder: Path) -> list[Path]:
-    """Write every page to a folder, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for name, text in pages():
@@ -58,7 +56,6 @@ def write(folder: Path) -> list[Path]:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """The name and the text of each page."""
     sys.path.insert(0, str(ROOT))
     try:
         from preflight.cli.main import cli
@@ -110,7 +107,7 @@ def _page(command: Any, names: tuple[str, ...]) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a help text; one after `\\b` keeps its lines."""
+    r"""Yield the paragraphs of a help text; a paragraph after `\b` keeps its lines."""
     for block in text.split("\n\n"):
         plain = [line.rstrip() for line in block.strip("\n").splitlines()]
         yield ".PP"

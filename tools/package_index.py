@@ -39,7 +39,7 @@ class Wheel(NamedTuple):
 
 
 def wheels(name: str) -> Iterator[Wheel]:
-    """The wheels of a distribution that were not withdrawn; none if the index does not know it."""
+    """Yield the wheels of a distribution that were not withdrawn; none if the index does not know it."""
     try:
         listed = json.loads(_read(f"{_INDEX}/{name}/", _JSON))["files"]
     except urllib.error.HTTPError:
@@ -57,14 +57,14 @@ def wheels(name: str) -> Iterator[Wheel]:
 
 
 def metadata(wheel: Wheel) -> Message:
-    """The metadata of a wheel, of which nothing else is fetched."""
+    """Return the metadata of a wheel, without fetching the rest."""
     with zipfile.ZipFile(_Remote(wheel.address)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return HeaderParser().parsestr(archive.read(name).decode(errors="replace"))
 
 
 class _Remote(io.RawIOBase):
-    """A file on a server, of which only the parts that are read are fetched, and its end at once."""
+    """A file on a server. Its end is fetched at once, other parts when they are read."""
 
     def __init__(self, address: str) -> None:
         self._address = address

@@ -28,7 +28,7 @@ _FONTS = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monos
 
 
 def command_output() -> str:
-    """The output of the command in a terminal with colours."""
+    """Return the output of the command in a terminal with colours."""
     environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
     done = subprocess.run(
         [sys.executable, "-m", *COMMAND.split(), "--color"],
@@ -45,12 +45,11 @@ def command_output() -> str:
 
 
 def plain() -> str:
-    """The same without colours."""
+    """Return the output without colours."""
     return Text.from_ansi(command_output()).plain
 
 
 def picture() -> str:
-    """The picture as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), color_system="truecolor", force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), COMMAND))
     console.print(Text.from_ansi(command_output().rstrip("\n")))
@@ -59,7 +58,7 @@ def picture() -> str:
 
 
 def picture_words(svg: str) -> list[str]:
-    """The words of a picture, for comparison with those of a run."""
+    """Return the words of a picture, for comparison with those of a run."""
     rows: dict[float, str] = {}
     for y, text in re.findall(r'<text class="preflight-r\d+"[^>]* y="([\d.]+)"[^>]*>(.*?)</text>', svg):
         rows[float(y)] = rows.get(float(y), "") + html.unescape(text).replace("\xa0", " ")
@@ -67,7 +66,6 @@ def picture_words(svg: str) -> list[str]:
 
 
 def main() -> int:
-    """Write the picture."""
     PICTURE.parent.mkdir(exist_ok=True)
     PICTURE.write_text(picture())
     return 0

@@ -14,7 +14,6 @@ PICTURES = {"html-report.png": (4, "light", "body", 960), "html-links.png": (512
 
 
 def main() -> None:
-    """Write every picture."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         for name, (nodes, scheme, part, height) in PICTURES.items():

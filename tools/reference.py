@@ -14,12 +14,11 @@ _TYPES = {"string": "text", "boolean": "true or false", "array": "list", "object
 
 
 def pages() -> dict[str, str]:
-    """The text of each page by its path below docs/."""
+    """Return the text of each page by its path below docs/."""
     return {"reference/configuration-keys.md": configuration_keys(), "reference/formats.md": formats()}
 
 
 def configuration_keys() -> str:
-    """Every key of a configuration file, from its JSON Schema."""
     schema = settings.schema()
     lines = [
         "# Keys of the configuration",
@@ -36,7 +35,6 @@ def configuration_keys() -> str:
 
 
 def formats() -> str:
-    """Every format of `--output`, with the description of its reporter."""
     lines = ["# Formats", "", "What `--output FORMAT[:FILE]` takes; repeatable, one report on standard output."]
     for item in sorted(registry.load(registry.REPORTERS).items, key=lambda item: item.name):
         described = inspect.getdoc(sys.modules[type(item).__module__]) or ""
@@ -53,7 +51,7 @@ def _table(schema: dict[str, Any]) -> list[str]:
 
 
 def _kind(value: dict[str, Any]) -> str:
-    """The type of a key, in words."""
+    """Return the type of a key in words."""
     if "anyOf" in value:
         return " or ".join(filter(None, map(_kind, value["anyOf"])))
     if "enum" in value:

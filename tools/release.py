@@ -26,11 +26,10 @@ _SECTION = re.compile(r"^## ", re.MULTILINE)
 
 
 class Refused(Exception):
-    """The release cannot be made; the text says why and what to do."""
+    """The release cannot be made; the message gives the reason and the remedy."""
 
 
 def current_version(root: Path) -> str:
-    """The version of the tree."""
     found = _VERSION.search((root / SOURCE).read_text())
     if found is None:
         raise Refused(f'{SOURCE} has no line `__version__ = "..."`')
@@ -38,10 +37,9 @@ def current_version(root: Path) -> str:
 
 
 def release(root: Path, version: str, date: datetime.date) -> str:
-    """Change, commit and tag; return the name of the tag.
+    """Change, commit and tag; return the tag.
 
-    Raises:
-        Refused: the version is not a later one, the tree has changes, or the changelog has nothing to release.
+    Raises Refused if the version is not newer, the tree has changes, or the changelog has nothing to release.
     """
     old = current_version(root)
     text = (root / CHANGELOG).read_text()
@@ -97,7 +95,6 @@ def _git(root: Path, *words: str) -> str:
 
 
 def main() -> int:
-    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     parser.add_argument("version", help="the version to release, as 0.2.0")
     given = parser.parse_args()

@@ -58,7 +58,7 @@ _MINORS = 60
 
 
 def releases(name: str) -> list[Wheel]:
-    """One wheel of the newest release of each minor version, newest first; none for a package without wheels.
+    """Return one wheel of the newest release of each minor version, newest first; none for a package without wheels.
 
     Of a package such as xformers, whose releases are 0.0.30 and 0.0.31, each release counts.
     """
@@ -84,7 +84,7 @@ def releases(name: str) -> list[Wheel]:
 
 
 def requirements(wheel: Wheel) -> dict[str, Any]:
-    """The release, the interpreters and the listed packages that it requires."""
+    """Return the release, the interpreters and the listed packages that it requires."""
     head = metadata(wheel)
     python = head.get("Requires-Python", "").replace(" ", "")
     if wheel.newest_python is not None and "<" not in python:
@@ -103,7 +103,7 @@ def requirements(wheel: Wheel) -> dict[str, Any]:
 
 
 def _by_all(lines: Sequence[str], extras: Sequence[str], pythons: Sequence[int]) -> dict[str, str]:
-    """The listed packages that a release requires under each of these interpreters, with the lowest of the bounds."""
+    """Return the listed packages that a release requires under each of these interpreters, with the lowest bound."""
     each = [
         {name: needed for line in lines for extra in extras for name, needed in _needed(line, extra, minor)}
         for minor in pythons
@@ -133,7 +133,6 @@ def _needed(line: str, extra: str, python: int) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
-    """Read every package and write the table."""
     with ThreadPoolExecutor(16) as pool:
         found = [wheel for listed in pool.map(releases, sorted(PACKAGES)) for wheel in listed]
         needed = list(pool.map(requirements, found))

@@ -30,7 +30,7 @@ _LAST = "More"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Write the pages about rules, expand folders of the navigation, and append the pages that it does not name."""
+    """Write the pages about rules, expand folders of the navigation, and append pages that it does not name."""
     docs = Path(config.docs_dir)
     if docs == ROOT / "docs":
         rule_docs.write(docs / "rules", all_items())
@@ -43,7 +43,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def _written_out(item: Any, docs: Path, named: set[str]) -> Any:
-    """An entry of the navigation, with folders replaced by their pages."""
+    """Return an entry of the navigation, with folders replaced by their pages."""
     if isinstance(item, dict):
         ((title, inner),) = item.items()
         if isinstance(inner, list):
@@ -59,7 +59,7 @@ def _written_out(item: Any, docs: Path, named: set[str]) -> Any:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the reference, and a page for each file outside of docs/ that pages link to, and for those these link to."""
+    """Add the reference, and a page for each file outside docs/ that pages link to, directly or through other files."""
     for name, text in reference.pages().items():
         files.append(File.generated(config, name, content=text))
     waiting = [("docs/" + file.src_uri, file.content_string) for file in files.documentation_pages()]
@@ -74,7 +74,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files outside of docs/ into links to their pages."""
+    """Turn links to files outside docs/ into links to their pages."""
     here = page.file.src_uri
     written_in = here[len(OUTSIDE) + 1 : -len(".md")] if here.startswith(OUTSIDE + "/") else "docs/" + here
 
@@ -87,7 +87,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def _outside_of_code(text: str, change: Callable[[str], str]) -> str:
-    """The text with everything outside its fenced blocks changed."""
+    """Return the text with everything outside its fenced blocks changed."""
     parts, at = [], 0
     for fence in _FENCE.finditer(text):
         parts += [change(text[at : fence.start()]), fence[0]]
@@ -101,7 +101,7 @@ def _targets(path: str, text: str) -> Iterator[str]:
 
 
 def _resolved(path: str, link: str) -> str:
-    """The target of a link on the page at `path`, as a path of the repository."""
+    """Return the target of a link on the page at `path`, relative to the repository."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
 
 
@@ -114,7 +114,7 @@ def _page_of(target: str) -> str:
 
 
 def _shown(path: Path, name: str) -> str:
-    """A file as a page: Markdown as it is, anything else as code; a folder as all of its files."""
+    """Return a file as a page: Markdown unchanged, anything else as code; a folder as all of its files."""
     if path.suffix == ".md":
         return path.read_text()
     if path.is_file():

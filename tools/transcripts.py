@@ -55,7 +55,7 @@ _PROGRESS = re.compile(r"^preflight: (?:reading (?:files|logs)|judging)\b.*\n", 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a page: a file to write, or a command to run."""
+    """A step of a page: a file to write, or a command to run."""
 
     file: str = ""
     text: str = ""
@@ -69,7 +69,6 @@ class Refused(Exception):
 
 
 def steps(text: str) -> list[Step]:
-    """The steps of a page, in order."""
     found: list[Step] = []
     for fence in _FENCE.finditer(text):
         language, title, body = fence.groups()
@@ -83,10 +82,9 @@ def steps(text: str) -> list[Step]:
 
 
 def followed(text: str, *, environment: Mapping[str, str] | None = None) -> str:
-    """The page with today's output of its commands.
+    """Return the page with today's output of its commands.
 
-    Raises:
-        Refused: a command of an `sh` block failed, or the page took too long.
+    Raises Refused if a command of an `sh` block failed, or the page took too long.
     """
     with tempfile.TemporaryDirectory(prefix="preflight-page-") as folder:
         for name in COPIED:
@@ -97,7 +95,7 @@ def followed(text: str, *, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """The output of each shown command."""
+    """Return the output of each shown command."""
     lines = ["set -o pipefail", 'cd "$HOME"']
     for number, step in enumerate(todo):
         if step.file:
@@ -137,7 +135,7 @@ def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list
 
 
 def _surroundings(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a reader with an empty home, and preflight installed."""
+    """Return the environment of a reader with an empty home, and preflight installed."""
     folders = [str(ROOT), str(ROOT / "checks"), str(ROOT / "rules"), os.environ.get("PYTHONPATH", "")]
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
@@ -150,9 +148,7 @@ def _surroundings(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """The commands of a block, each with the lines below it; the first entry has no command and the lines above the
-    first one.
-    """
+    """Yield each command of a block with the lines below it; the first entry has the lines above all commands."""
     command, below, goes_on = "", "", False
     for line in body.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -176,7 +172,7 @@ def _with_output(fence: re.Match[str], outputs: Iterator[str]) -> str:
 
 
 def main() -> int:
-    """Insert the output of its commands into each page, or into those that are named."""
+    """Insert the output of its commands into each page, or into the named pages."""
     for name in sys.argv[1:] or PAGES:
         page = ROOT / name
         page.write_text(followed(page.read_text()))

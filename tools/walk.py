@@ -29,19 +29,18 @@ _BLOCK = re.compile(r"(?<=<!-- walk: made by tools.walk -->\n)[^<]*(?=<!-- end o
 
 @dataclass
 class Visit:
-    """One visit of a package, with the visits that it causes."""
+    """A visit of a package, with the visits that it causes."""
 
     package: str
     inner: list[Visit] = field(default_factory=list)
 
     def enter(self, package: str) -> Visit:
-        """Begin or continue a visit below this one."""
         if not self.inner or self.inner[-1].package != package:
             self.inner.append(Visit(package))
         return self.inner[-1]
 
     def walk(self, depth: int = 0) -> Iterator[tuple[int, str]]:
-        """This visit and all inner ones, in order, each with its depth."""
+        """Yield this visit and all inner ones, in order, each with its depth."""
         yield depth, self.package
         for visit in self.inner:
             yield from visit.walk(depth + 1)
@@ -56,7 +55,6 @@ class Tracer:
         self.importing: FrameType | None = None
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        """Receive a call or return of a Python function."""
         if self.importing is not None:
             self.importing = None if event == "return" and frame is self.importing else self.importing
         elif event == "call":
@@ -74,7 +72,7 @@ class Tracer:
 
 
 def trace() -> list[tuple[int, str]]:
-    """The visits of one run, in order, each with its depth. Needs a process that has not run a command yet."""
+    """Return the visits of one run, in order, each with its depth. Needs a process that has not run a command yet."""
     from preflight.cli import main
 
     tracer = Tracer()
@@ -88,7 +86,7 @@ def trace() -> list[tuple[int, str]]:
 
 
 def page(walk: list[tuple[int, str]]) -> str:
-    """The page with this walk and the packages that it enters more than once."""
+    """Return the page with this walk and the packages that it enters more than once."""
     lines = [f"    {'  ' * depth}{package}\n" for depth, package in walk]
     again = {name: count for name, count in Counter(name for _, name in walk).items() if count > 1}
     counts = ", ".join(f"{name.removeprefix('preflight.')} ({count} visits)" for name, count in again.items()) or "none"

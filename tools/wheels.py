@@ -39,7 +39,7 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Row:
-    """One wheel; a pin is empty if the wheel pins nothing."""
+    """A wheel; a pin is empty if the wheel pins nothing."""
 
     framework: str
     version: str
@@ -47,13 +47,13 @@ class Row:
 
 
 def wheel_of(distribution: str, version: str) -> Wheel | None:
-    """A wheel of a release for Linux on x86_64; None if the index has none."""
+    """Return a wheel of a release for Linux on x86_64; None if the index has none."""
     found = [wheel for wheel in wheels(distribution) if wheel.version == Version(version)]
     return next((w for w in found if any("linux" in tag and tag.endswith("x86_64") for tag in w.platforms)), None)
 
 
 def pins(requires: list[str]) -> dict[str, str]:
-    """The versions that a wheel's requirements pin, by the keys of a row."""
+    """Return the versions that a wheel's requirements pin, by the keys of a row."""
     found: dict[str, str] = {}
     for line in requires:
         for key, name in _PINS.items():
@@ -66,7 +66,6 @@ def pins(requires: list[str]) -> dict[str, str]:
 
 
 def text(rows: list[Row]) -> str:
-    """The document."""
     lines = [_HEAD, "schema = 1\n", 'source = "the metadata of the wheels on the Python package index"\n']
     lines.append(f'date = "{date.today().isoformat()}"\n')
     for row in rows:

@@ -1,7 +1,6 @@
 """The items of `preflight doctor` that belong to checks: frameworks, GPUs and tools of this machine.
 
 Each query runs in its own process with a deadline: an import may hang on a dead file system, a driver on a GPU.
-Pure functions turn the results into items.
 """
 
 from __future__ import annotations

@@ -135,10 +135,7 @@ def combine_plans(*plans: Plan, when: Condition | None = None) -> Plan:
 
 
 def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
-    """Return a decorator that runs `gate` first and passes its result to the judgement, as the last argument.
-
-    If the gate has no result, only the gate's verdicts are yielded.
-    """
+    """Return a decorator that passes the gate's result to the judgement, or yields only the gate's verdicts."""
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
         @functools.wraps(judge)
@@ -153,9 +150,7 @@ def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
 
 
 def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[JudgeFacts], JudgeFacts]:
-    """Return a decorator for a judgement that applies only if this condition holds; `otherwise` explains why it does
-    not.
-    """
+    """Return a decorator for a judgement that applies only if this condition holds; otherwise it gives the reason."""
 
     def decorate(judge: JudgeFacts) -> JudgeFacts:
         @functools.wraps(judge)
@@ -184,9 +179,7 @@ def known_facts(facts: Facts, probe: Callable[..., T], subject: str) -> Generato
 
 
 def facts_about(facts: Facts, probe: Callable[..., T], **params: object) -> tuple[dict[str, T], dict[str, Unavailable]]:
-    """Return the values of `probe` by node, and the reasons for missing values, for the requests with these
-    parameters.
-    """
+    """Return the values of `probe` by node, and the reasons for missing ones, for requests with these parameters."""
     observed: dict[str, T] = {}
     missing: dict[str, Unavailable] = {}
     for row in facts.each(probe):
@@ -325,9 +318,7 @@ class Split(Generic[T]):
 
 
 def split(values: Mapping[str, T]) -> Split[T] | None:
-    """Return the values divided into common and odd ones; None without values. In a tie, the value of the first node is
-    the common one.
-    """
+    """Return the values divided into common and odd ones; None without values. In a tie, the first node's is common."""
     if not values:
         return None
     counts = Counter(values.values())
@@ -343,9 +334,7 @@ _LEADING = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,9}")
 
 @functools.lru_cache(maxsize=1024)
 def version_of(text: str) -> Version:
-    """Return the version in `text`. If it is not a valid version, return the numbers at its start, or 0 if it has
-    none.
-    """
+    """Return the version in `text`, else the numbers at its start, else 0."""
     try:
         return Version(text)
     except InvalidVersion:

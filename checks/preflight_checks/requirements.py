@@ -60,10 +60,7 @@ def is_single_machine(fleet: Fleet) -> bool:
 
 
 def nodes_share_machine(fleet: Fleet) -> bool:
-    """Return whether several "nodes" are processes of one machine, as with `--on local`.
-
-    The job's node names and this machine's name then mean nothing.
-    """
+    """Return whether several "nodes" are processes of one machine (`--on local`), where names mean nothing."""
     return len(fleet.nodes) > 1 and is_single_machine(fleet)
 
 
@@ -87,9 +84,7 @@ def is_literal(host: str) -> bool:
 
 
 def fold(names: Iterable[str], limit: int = 8) -> str:
-    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and the number of the
-    rest.
-    """
+    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and a count."""
     listed = list(dict.fromkeys(names))
     if _LISTED < len(listed) <= _MAX_FOLDED and all(_NUMBERED.fullmatch(name) for name in listed):
         text = folded(listed)
@@ -208,10 +203,7 @@ def endpoints_on(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
 
 
 def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
-    """Return the node that will bind `endpoint`, by its name and without a look-up; None if unknown.
-
-    The node of rank 0 binds a store without a host, or with a loopback host.
-    """
+    """Return the node that binds `endpoint`, by name; rank 0's if it has no host or a loopback one; None if unknown."""
     if endpoint.kind in ("store", "rendezvous") and (not endpoint.host or is_loopback(endpoint.host)):
         return fleet.master
     return find_node(fleet, endpoint.host)
@@ -251,11 +243,7 @@ def largest_value(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | No
 
 @memoize
 def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
-    """Return the process-group backends that the job may use (`gloo`, `nccl`, `ps` ...), with the claims that state
-    them.
-
-    Returns no backend if nothing states one: torch then uses gloo for tensors on the CPU and nccl for those on GPUs.
-    """
+    """Return the backends that the job states (`gloo`, `nccl`, `ps` ...), with claims; none leaves it to torch."""
     stated, found = model_size.stated_backends(job, scopes(job))
     names, claims = set(stated), list(found)
     for scope in scopes(job):
@@ -286,10 +274,7 @@ def gpu_claims(job: Job) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A variable that chooses interfaces, with its value on one node.
-
-    `origin` is its source unless it comes from the job's files; `certain` is whether the ranks certainly see it.
-    """
+    """A variable that chooses interfaces on a node: its value, its source, and whether the ranks certainly see it."""
 
     variable: str
     value: str

@@ -110,7 +110,6 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _named_nodes(fleet: Fleet) -> Iterator[str]:
-    """Yield the nodes that the user named, if none of them were available."""
     if fleet.origin is not None:
         yield from fleet.origin.named
 
@@ -650,9 +649,7 @@ def _number(job: Job, quantity: str, scope: Scope) -> float | None:
 
 
 def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Cluster | None]:
-    """Return the Kubernetes cluster of the nodes, if its nodes and the number of the job's pods are known; otherwise
-    yield the verdict that replaces the check.
-    """
+    """Return the Kubernetes cluster, if its nodes and the job's number of pods are known; else yield the verdict."""
     cluster = fleet.cluster
     if cluster is None or cluster.kind != "kubernetes":
         yield not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")

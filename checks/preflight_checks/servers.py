@@ -38,10 +38,7 @@ _VARIABLES = {"server": "PADDLE_PSERVERS_IP_PORT_LIST", "trainer": "PADDLE_TRAIN
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Servers and trainers, and their nodes; `unplaced` are endpoints whose host belongs to no known node.
-
-    `stated` is False if the endpoints come from the nodes' environment instead of the job's files.
-    """
+    """Servers and trainers by node; `unplaced` have an unknown host; not `stated`: from the nodes' environment."""
 
     servers: tuple[Endpoint, ...]
     trainers: tuple[Endpoint, ...]
@@ -112,10 +109,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The sizes of the job's parameters: shapes of dense ones, rows and width of tables that are divided by row.
-
-    `claims` names the largest one.
-    """
+    """The parameters' sizes: shapes of dense ones, rows and width of tables, and the claim of the largest."""
 
     dense: tuple[tuple[int, ...], ...]
     tables: tuple[tuple[int, int], ...]
@@ -123,10 +117,7 @@ class Parameters:
 
 
 def parameters_of(job: Job) -> Parameters | None:
-    """Return the parameters that the files state, or None if they do not state the size of each.
-
-    Tables that grow while training start empty and are left out.
-    """
+    """Return the parameters if the files state all sizes, else None. Tables that grow start empty and are left out."""
     stated = (*job.about("embedding_shape"), *job.about("parameter_shape"))
     known = [claim for claim in stated if isinstance(claim.value, Known)]
     if not known or len(known) < len(stated):
@@ -540,9 +531,7 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
-    """Return the transfer time in one direction, in seconds. The two directions overlap, so their times are not
-    added.
-    """
+    """Return the transfer time in one direction, in seconds. The two directions overlap, so only one counts."""
     return share_bytes * trainers * 8 / (speed_mbps * 1e6)
 
 

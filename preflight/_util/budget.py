@@ -93,7 +93,6 @@ class Section:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps used so far."""
         return self.steps_limit - self.steps_left
 
 
@@ -170,7 +169,7 @@ class Budget:
         """Charge the pool for the section's usage beyond its fair share."""
         if not section.ticks and section.steps_limit - section.steps_left <= self.limits.steps_fair:
             return
-        self.steps_pool = max(0, self.steps_pool - max(0, section.steps - self._fair_steps(size_bytes)))
+        self.steps_pool = max(0, self.steps_pool - max(0, section.steps - (self.limits.steps_fair + size_bytes // 8)))
         self.ticks_pool = max(0, self.ticks_pool - max(0, section.ticks - self._fair_ticks(size_bytes)))
 
     def allows(self, steps: int, ticks: int, size_bytes: int = 0) -> bool:
@@ -182,18 +181,11 @@ class Budget:
         self.charge(section, size_bytes)
         return enough
 
-    def _fair_steps(self, size_bytes: int) -> int:
-        return self.limits.steps_fair + size_bytes // 8
-
     def _fair_ticks(self, size_bytes: int) -> int:
         return round((self.limits.seconds_fair + size_bytes / _FAIR_BYTES_PER_S) / _TICK_S)
 
     def attempt(self, work: Callable[[], T], size_bytes: int = 0) -> T:
-        """Run `work` in a section for input of this size and return its result.
-
-        Raises:
-            BudgetExceeded: `work` exceeds the budget. Partial results are lost.
-        """
+        """Run `work` in a section for input of this size. Raises BudgetExceeded, and partial results are lost."""
         if self._spent or self._is_full:
             self.last = (0, 0)
             self._refuse()
@@ -265,10 +257,7 @@ class Budget:
             _RUN.reset(token)
 
     def continue_in_child(self, memory_bytes: int, children: int) -> None:
-        """Watch this process, one of several forks: a fork inherits the signal handler but not the timer.
-
-        The processes share the remaining time, so that together they take no more than one process would.
-        """
+        """Watch this process, one of several forks (which inherit no timer) that share the remaining time."""
         self._section = None
         self.ticks_pool //= children
         self.ticks_run //= children
@@ -295,11 +284,7 @@ def running() -> Iterator[Budget]:
 
 
 def spend(steps: int = 1) -> None:
-    """Count work for the current section; outside of a section nothing is counted.
-
-    Raises:
-        BudgetExceeded: there are no steps left.
-    """
+    """Count work for the current section; none outside of one. Raises BudgetExceeded without steps left."""
     section = _SECTION.get()
     if section is not None:
         section.steps_left -= steps
@@ -308,10 +293,7 @@ def spend(steps: int = 1) -> None:
 
 
 def note_skipped(description: str) -> None:
-    """Record that part of the current file is skipped, in words that follow the file's name.
-
-    A reader's limit that drops content calls this: a file that was not read completely is not judged.
-    """
+    """Record which part of the current file is skipped: an incompletely read file is not judged."""
     section = _SECTION.get()
     if section is not None and description not in section.left_out and len(section.left_out) < _MAX_LEFT_OUT:
         section.left_out.append(description)

@@ -86,7 +86,6 @@ class Cache:
             return
 
     def drop(self, key: str) -> None:
-        """Delete an entry."""
         with contextlib.suppress(OSError, ValueError):
             self._path(key).unlink(missing_ok=True)
 

@@ -17,10 +17,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCI
 
 
 def is_hostname(text: str) -> bool:
-    """Return whether `text` is a DNS name, an IPv4 or an IPv6 address (no brackets, no zone), and nothing else.
-
-    Never true for a string that begins with `-`, or contains a space, a shell metacharacter, `@` or `/`.
-    """
+    """Return whether `text` is only a DNS name or an address (no brackets, zone), never an option or shell syntax."""
     if not text or len(text) > MAX_NAME_LENGTH or not text.isascii():
         return False
     if ":" in text:
@@ -32,9 +29,7 @@ def is_hostname(text: str) -> bool:
 
 
 def folded(names: Iterable[str]) -> str:
-    """Return `node[1-3],db` for host names, in the notation of Slurm, pdsh and `--hosts`; without duplicates, in the
-    order of names.
-    """
+    """Return `node[1-3],db` for host names, as in Slurm, pdsh and `--hosts`; without duplicates, in order."""
     from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     # No groups: their definitions may be commands.
@@ -95,10 +90,7 @@ _SHORT_IPV4 = re.compile(r"(?:0x)?[0-9a-f]+(?:\.(?:0x)?[0-9a-f]+){0,3}", re.ASCI
 
 
 def is_loopback(text: str) -> bool:
-    """Return whether `host`, `host:port` or `[v6]:port` can only mean the local machine: `127.1`, `::1`, `localhost`.
-
-    The unspecified address (0.0.0.0, ::) means every interface and is not loopback. No name is resolved.
-    """
+    """Return whether `host`, with or without port, can only mean this machine (not 0.0.0.0), without a lookup."""
     host = text.strip().lower()
     if (endpoint := split_endpoint(host)) is not None:
         host = endpoint[0]
@@ -130,10 +122,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def split_endpoint(text: str) -> tuple[str, int | None] | None:
-    """Return host and port of `host`, `host:port` or `[v6]:port`; None for any other string.
-
-    The port only has to be a number (0 and 99999 are returned unchanged).
-    """
+    """Return host and unchecked port of `host`, `host:port` or `[v6]:port`; None for any other string."""
     match = re.fullmatch(r"\[([^\]\[]+)\](?::(\d{1,9}))?", text, re.ASCII)
     if match is None:
         if text.count(":") > 1:
@@ -150,9 +139,7 @@ _RANGE = re.compile(r"\[(\d{1,6}(?:-\d{1,6})?(?:,\d{1,6}(?:-\d{1,6})?)*)\]")
 
 
 def is_host_range(text: str) -> bool:
-    """Return whether `text` is a host name, or one with number ranges in brackets (`node[1-4,7]`), of a bounded
-    size.
-    """
+    """Return whether `text` is a host name, or one with number ranges (`node[1-4,7]`), of bounded size."""
     count = 1
     for match in _RANGE.finditer(text):
         here = 0

@@ -39,9 +39,7 @@ def to_bytes(value: Any, *, indent: int | None, bulk: Sequence[str] = ()) -> byt
 
 
 def _pieces(value: Any, indent: int, bulk: Sequence[str]) -> Iterator[str]:
-    """Yield the output of `json.dumps` for a dataclass, item by item, with those of the lists in `bulk` in one line
-    each.
-    """
+    """Yield the output of `json.dumps` for a dataclass item by item, with one line for each item of lists in `bulk`."""
     edge, sign = " " * indent, "{"
     for name in _field_names(value.__class__):
         found = getattr(value, name)
@@ -87,10 +85,7 @@ def _field_names(kind: Any) -> tuple[str, ...]:
 
 
 def schema_of(adapter: Any, title: str, *, mode: str = "serialization") -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of the output of `to_bytes` for a value of the adapter's class.
-
-    The mode `validation` gives the schema of its input.
-    """
+    """Return the JSON Schema (2020-12) of `to_bytes`' output for the adapter's class, or (`validation`) its input."""
     found: dict[str, Any] = adapter.json_schema(mode=mode)
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     found["title"] = title

@@ -1,7 +1,5 @@
-"""The log of a run (`--debug`, `--log-file`): handlers of the logger `preflight`, and a formatter that hides secrets.
-
-Modules log with `logging.getLogger(__name__)` at level DEBUG or INFO, so nothing is written unless a handler is
-added here. `logging` itself is imported only then, and by the modules that log.
+"""The log of a run (`--debug`, `--log-file`): handlers of the logger `preflight`, and a formatter that hides
+secrets.
 """
 
 from __future__ import annotations
@@ -43,11 +41,7 @@ def log_to_stderr() -> None:
 
 
 def log_to_file(path: Path) -> None:
-    """Append the log to a file, which only its owner can read if it is created here.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Append the log to a file that only its owner can read if created here. Raises OSError."""
     import logging
 
     # Not through the handler, which would create it readable by everyone.

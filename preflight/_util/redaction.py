@@ -26,7 +26,7 @@ HIDDEN = "****"
 
 
 def redact(name: str, text: str) -> str:
-    """Return `text`, the value of `name`, or asterisks if the name is that of a secret."""
+    """Return `text`, the value of `name`, or asterisks if `name` names a secret."""
     return HIDDEN if text and is_secret(name) else scrub(text)
 
 
@@ -65,9 +65,7 @@ _PIECE = re.compile(r"(?:\\{1,3}[rnt]|[\s\"'])+")
 
 
 def secret_pieces(value: str) -> Iterator[str]:
-    """Yield the pieces of a secret's value that are hidden in all other text; no pieces if the value is an ordinary
-    word.
-    """
+    """Yield the pieces of a secret's value to hide in other text; none if the value is an ordinary word."""
     for whole in (value.strip().strip("\"'"), *_PIECE.split(value)):
         if len(whole) < MIN_LENGTH or is_plain("token", whole):
             continue

@@ -1,11 +1,7 @@
-"""Opens a regular file without blocking and reads it up to a limit. preflight opens every file that a command line, a
-configuration or a tree names through this module.
+"""Opens and reads regular files without blocking, and replaces files completely or not at all.
 
-Opening a FIFO waits for a writer, opening a device may have effects, and /dev/zero never ends. A file that is not
-regular, or is larger than its kind ever is, is rejected with an `OSError` whose `strerror` gives the reason, so that
-callers treat it like any other unreadable file.
-
-Replaces a file completely or not at all: a concurrent reader sees the old content or the new.
+preflight opens every named file here: opening a FIFO waits for a writer, opening a device may have effects, and
+/dev/zero never ends. Such a file is rejected with an `OSError` whose `strerror` is the reason.
 """
 
 from __future__ import annotations
@@ -55,12 +51,7 @@ class Exchanged(OSError):
 
 
 def open_regular(path: str | Path, *, max_file_bytes: int | None = None, follow_links: bool = True) -> IO[bytes]:
-    """Open the regular file at `path`, unbuffered; without `follow_links` the last part of the path must not be a link.
-
-    Raises:
-        NotRegular, TooLarge, Exchanged: see these classes.
-        OSError: the file does not exist or cannot be opened.
-    """
+    """Open a regular file, unbuffered; without `follow_links` not through a link. Raises OSError."""
     # Checked before opening, because opening a device can already have effects; and again afterwards, because it may
     # have been replaced in between.
     before = os.stat(path, follow_symlinks=follow_links)  # noqa: PTH116
@@ -95,9 +86,7 @@ def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) ->
 def read_text(
     path: str | Path, max_file_bytes: int, *, encoding: str = "utf-8", errors: str = "strict", follow_links: bool = True
 ) -> str:
-    """Return the text of a regular file, with line ends as `\n`. Raises the errors of `open_regular`, and
-    UnicodeDecodeError.
-    """
+    """Return the text of a file with line feeds as line ends. Raises as `open_regular`, and UnicodeDecodeError."""
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -142,11 +131,7 @@ def read_up_to(stream: IO[bytes], max_bytes: int) -> bytes:
 
 
 def read_pipe(stream: IO[bytes], max_bytes: int, timeout_s: float) -> bytes:
-    """Return the output of another program until it closes the pipe, at most `max_bytes`.
-
-    Raises:
-        TimeoutError: the program has not closed the pipe within `timeout_s`.
-    """
+    """Return a program's output until it closes the pipe, at most `max_bytes`. Raises TimeoutError."""
     found: list[bytes] = []
     # A thread that waits for a pipe can be abandoned on every system; select on Windows accepts only sockets.
     reader = threading.Thread(target=lambda: found.append(read_up_to(stream, max_bytes)), name="pipe", daemon=True)

@@ -10,7 +10,7 @@ from preflight._util.usage_error import UsageError, nearest_path
 
 
 def root_of(paths: Sequence[str | Path], root: str | Path | None = None) -> Path:
-    """Return the directory to which the paths in a report on `paths` are relative."""
+    """Return the directory that paths in a report on `paths` are relative to."""
     return Path(root) if root is not None else _common_root([Path(path) for path in paths])
 
 
@@ -55,5 +55,4 @@ def repository_of(folder: Path) -> Path:
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder itself, or the folder of a file."""
     return path.resolve() if os.path.isdir(path) else path.absolute().parent.resolve()  # noqa: PTH112

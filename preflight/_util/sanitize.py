@@ -16,9 +16,7 @@ _MAX_NAMES = 12
 
 
 def clean(text: str, *, keep_newlines: bool = False) -> str:
-    """Return `text` with tabs as single spaces (so that columns stay aligned) and control and format characters made
-    visible.
-    """
+    """Return `text` with tabs as single spaces (to keep columns aligned) and control characters made visible."""
     if text.isascii() and text.isprintable():
         return text
     out: list[str] = []
@@ -41,10 +39,7 @@ INLINE_COMMAND = re.compile(r"(?i)(?<=#)#(?=(?:vso|teamcity)?\[)")
 
 
 def neutralize_commands(text: str) -> str:
-    """Return `text`, which quotes untrusted files, with commands to CI runners made harmless.
-
-    This does not check for a runner, because a container in a job cannot detect one.
-    """
+    """Return `text` without effective commands to CI runners, which a container in a job cannot detect."""
     if "::" in text:
         text = LINE_START_COMMAND.sub(r"\1: ", text)
     return INLINE_COMMAND.sub(" #", text) if "##" in text else text
@@ -62,11 +57,7 @@ def _escape(code: int) -> str:
 
 
 def fold_nodes(names: Sequence[str]) -> str:
-    """Fold `node1,node2,node3,db` to `node[1-3],db`; strings that are not host names (files, pairs) are listed, if not
-    too long.
-
-    Only host names are folded: in other strings a bracket would be parsed as a range of any size.
-    """
+    """Fold `node1,node2,node3,db` to `node[1-3],db`; other strings are listed: brackets would be parsed as ranges."""
     if len(names) <= 1:
         return clean(", ".join(names))
     if all(is_hostname(name) for name in names):

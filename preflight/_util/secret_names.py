@@ -182,9 +182,7 @@ def is_plain(name: str, value: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Return whether a string may be a key or password, judging by its characters: long enough, letters and digits, in
-    one piece.
-    """
+    """Return whether a string looks like a key or password: long, in one piece, with letters and digits."""
     return (
         len(value) >= 8
         and any(letter.isdecimal() for letter in value)

@@ -90,7 +90,6 @@ def _value_span(match: Match[str], begin: int, name: str) -> Iterator[tuple[int,
 
 
 def _decode_key(key: str) -> str:
-    """Return a key without quotes, with its escapes decoded."""
     bare = key.strip("\"'")
     return _ESCAPE.sub(lambda found: chr(int(found[1] or found[2], 16)), bare) if "\\" in bare else bare
 
@@ -324,9 +323,7 @@ _STEMS = (
 
 @functools.cache
 def _gap(words: tuple[str, ...]) -> str:
-    """Return a pattern for the text between words of one command, without the next such command: searching across many
-    commands would take too long.
-    """
+    """Return a pattern for the text between words of one command; a search across commands would take too long."""
     commands = "|".join(re.escape(word) for word in (*words, *(_LOGINS if "login" in words else ())))
     return rf"(?:(?!{commands})(?:[^|;&\n]|\\\r?\n|\n[ \t]{{0,40}}-[ \t])){{0,300}}?"
 
@@ -483,7 +480,6 @@ _IS_SECRET = re.compile(r"[\"']?\bkind[\"']?[ \t]*:[ \t]*[\"']?Secret\b")
 
 
 def _manifest_secrets(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the values of Kubernetes Secrets."""
     begin = 0
     for end in (*(mark.start() for mark in _DOCUMENT.finditer(text)), len(text)):
         secret = _IS_SECRET.search(text, begin, end) is not None

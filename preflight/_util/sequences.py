@@ -24,10 +24,7 @@ def join_some(items: Sequence[str], limit: int, separator: str = ", ") -> str:
 
 
 def deviation_from(middle: float, values: Iterable[float]) -> float:
-    """Return 1.4826 times the median distance of these values (at least one) from their `middle`.
-
-    For a normal distribution around its median this is the standard deviation, and outliers do not change it.
-    """
+    """Return 1.4826 times the median distance from `middle`: the standard deviation without outliers."""
     from statistics import median
 
     return 1.4826 * median(abs(value - middle) for value in values)

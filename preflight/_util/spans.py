@@ -43,11 +43,7 @@ def span_of(path: str, text: str, start: int, end: int) -> Span:
 
 
 class Places:
-    """Spans of one text, found by the offsets of its lines: for callers that need many spans.
-
-    `span_of` searches the whole text for every span, which takes quadratic time for a file with as many claims as
-    lines.
-    """
+    """Spans of one text by the offsets of its lines; `span_of` searches the whole text for each one."""
 
     def __init__(self, path: str, text: str) -> None:
         self._path, self._text = path, text
@@ -58,7 +54,6 @@ class Places:
             position = text.find("\n", position + 1)
 
     def span(self, start: int, end: int) -> Span:
-        """Return the span of `text[start:end]`, as from `span_of`."""
         start = max(0, min(start, len(self._text)))
         end = max(start, min(end, len(self._text)))
         line, end_line = self.line(start), self.line(end)
@@ -68,9 +63,7 @@ class Places:
         return Span(self._path, line, start - begin + 1, end_line, end - end_begin + 1, snippet)
 
     def value_span(self, start: int, end: int) -> Span | None:
-        """Return the place where the value of `text[start:end]` is assigned, in text that a template fills in;
-        otherwise None.
-        """
+        """Return the place where the template sets the value of `text[start:end]`; None without a template."""
         return None
 
     def line(self, offset: int) -> int:

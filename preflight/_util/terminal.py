@@ -30,10 +30,7 @@ def can_redraw(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def wants_color(stream: TextIO, chosen: bool | None = None, *, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to use colour: the command line decides, then NO_COLOR, then FORCE_COLOR, then the kind of stream.
-
-    An empty variable has no effect (no-color.org), and neither do `CLICOLOR_FORCE=0` and `FORCE_COLOR=0`.
-    """
+    """Return whether to use colour: command line, NO_COLOR, FORCE_COLOR, stream; empty and `=0` have no effect."""
     if chosen is not None:
         return chosen
     if environ.get("NO_COLOR"):
@@ -44,9 +41,7 @@ def wants_color(stream: TextIO, chosen: bool | None = None, *, environ: Mapping[
 
 
 def width_of(stream: TextIO) -> int:
-    """Return the number of columns to fill; constant without a terminal, so that the output does not depend on the
-    environment.
-    """
+    """Return the number of columns to fill; constant without a terminal, to make the output reproducible."""
     if not is_terminal(stream):
         return PLAIN_WIDTH
     return max(MIN_WIDTH, min(_size(stream)[0], MAX_WIDTH))

@@ -16,9 +16,7 @@ TOMLDecodeError: type[ValueError] = _reader.TOMLDecodeError
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Return the document as plain values. Raises TOMLDecodeError, or RecursionError for values that are nested too
-    deeply.
-    """
+    """Return the document as plain values. Raises TOMLDecodeError, or RecursionError if nested too deeply."""
     found: dict[str, Any] = _reader.loads(text)
     return found
 
@@ -30,9 +28,7 @@ def load(path: Path) -> dict[str, Any]:
 
 @functools.cache
 def beside(module_file: str, name: str) -> dict[str, Any]:
-    """Return the table of a file in the folder of a module (`__file__`). The file is read once; callers do not change
-    the table.
-    """
+    """Return the table of a file beside a module (`__file__`). It is read once; callers do not change it."""
     return load(Path(module_file).parent / name)
 
 
@@ -68,11 +64,7 @@ class TomlError(Exception):
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the document as plain values.
-
-    Raises:
-        TomlError: the text is not valid TOML.
-    """
+    """Return the document as plain values. Raises TomlError."""
     if deep := _DEEP_KEY.search(text):
         start = deep.start(1)
         line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)

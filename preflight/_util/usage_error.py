@@ -1,6 +1,4 @@
-"""Mistakes of the user, which end a run with one sentence instead of a traceback, and suggestions for the intended
-name.
-"""
+"""Mistakes of the user, which end a run with one sentence, and suggestions for the intended name."""
 
 from __future__ import annotations
 
@@ -21,11 +19,7 @@ MAX_LENGTH = 100
 
 
 def similar_names(word: str, known: Iterable[str], limit: int = 1, *, cutoff: float = 0.6) -> list[str]:
-    """Return up to `limit` names that are most similar to `word`, the most similar first; empty for a very long word.
-
-    Args:
-        cutoff: the minimum similarity, from 0 to 1.
-    """
+    """Return up to `limit` names that are similar (at least `cutoff`, 0 to 1) to `word`, the most similar first."""
     if len(word) > MAX_LENGTH:
         return []
     from difflib import get_close_matches
@@ -42,11 +36,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_path(path: Path) -> str:
-    """Return `; did you mean run.sh?` for a path that does not exist, with the nearest file or folder; empty if none is
-    near.
-
-    The first missing part of the path is assumed to be misspelt.
-    """
+    """Return `; did you mean run.sh?` for a path whose first missing part is misspelt; empty if none is near."""
     existing = path
     while not os.path.lexists(existing) and existing != existing.parent:
         missing, existing = existing.name, existing.parent

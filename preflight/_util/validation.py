@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def type_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's validator of `kind`, which may be any type hint; built once, and pydantic imported, on first
-    use.
-
-    Its `validate_json` and `validate_python` raise ValueError (pydantic's ValidationError) with the locations.
-    """
+    """Return pydantic's validator of a type hint, imported and built on first use; it raises ValueError."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

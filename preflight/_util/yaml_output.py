@@ -7,12 +7,7 @@ from typing import Any
 
 
 def to_yaml(value: Any, *, width: int) -> str:
-    """Return a plain value as a YAML document.
-
-    Raises:
-        yaml.YAMLError, ValueError: the value contains characters that YAML does not allow.
-        RecursionError: the value is nested too deeply.
-    """
+    """Return a value as YAML. Raises yaml.YAMLError or ValueError for characters, RecursionError for nesting."""
     import yaml
 
     return str(

@@ -1,3 +1,1 @@
-"""Code that is sent to nodes: frames, the agent, and the code that its children need. Python 3.8, standard library
-only.
-"""
+"""Code that is sent to nodes: frames, the agent, and its children's code. Python 3.8, standard library only."""

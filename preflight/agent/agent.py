@@ -74,11 +74,7 @@ BACKLOG_BYTES = 8 << 20
 
 
 class FrameWriter:
-    """Writes frames to the head's end of the channel.
-
-    `on_lost` is called with the reason when the channel can no longer be written, and `on_full` after each write with
-    whether too many bytes are still unsent.
-    """
+    """Writes frames to the head, and reports when the channel is lost (`on_lost`) or too much is unsent (`on_full`)."""
 
     def __init__(
         self, fd: int, selector: selectors.BaseSelector, on_lost: Callable[[str], None], on_full: Callable[[bool], None]
@@ -309,9 +305,7 @@ class Agent:
         self._writer.send([message])
 
     def _pause(self, wanted: bool) -> None:
-        """Stop reading from children while the head does not accept data, so that a verbose child cannot fill the
-        memory.
-        """
+        """Stop reading from children while the head accepts no data, so that a verbose child cannot fill the memory."""
         if wanted == self._paused:
             return
         self._paused = wanted

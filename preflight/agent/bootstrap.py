@@ -169,10 +169,7 @@ class BundleFinder:
         compiled: dict[str, list[int]] | None = None,
         appendix: bytes = b"",
     ) -> None:
-        """`packed` and `compiled` locate compressed sources in the appendix, and code of a matching Python.
-
-        `packed[""]` locates the sources of all `modules` together, if those are empty here.
-        """
+        """`packed` and `compiled` locate sources (under "" all together) and matching code in the appendix."""
         self._modules = modules
         self._packages = frozenset(packages)
         self._ready = tuple(package + "." for package in ready)
@@ -196,7 +193,6 @@ class BundleFinder:
         """Create a plain module."""
 
     def exec_module(self, module: Any) -> None:
-        """Run the module's code in the module."""
         exec(self.get_code(module.__name__), module.__dict__)
 
     def is_ready(self, fullname: str) -> bool:
@@ -209,7 +205,6 @@ class BundleFinder:
         self._packages |= frozenset(packages)
 
     def holds(self, fullname: str) -> bool:
-        """Return whether the module is in the bundle."""
         return fullname in self._modules or fullname in self._packed
 
     def get_filename(self, fullname: str) -> str:
@@ -230,7 +225,6 @@ class BundleFinder:
         return zlib.decompress(self._appendix[place[0] : place[1]])
 
     def is_package(self, fullname: str) -> bool:
-        """Return whether the module can contain others."""
         return fullname in self._packages
 
     def get_code(self, fullname: str) -> CodeType:

@@ -58,7 +58,6 @@ class ReplyWriter:
         self.send(Event(self._id, time.time(), origin, data))
 
     def send(self, message: Any) -> None:
-        """Send one complete frame."""
         data = memoryview(encode_answer(message))
         with self._lock:
             while data:
@@ -81,10 +80,7 @@ class RequestRun:
         self.resumes_at_s = 0.0
 
     def resume(self) -> bool:
-        """Run the target to its next pause or its end, and return whether it has ended.
-
-        At the end it sends exactly one Done or Failed.
-        """
+        """Run the target to its next pause or end (which sends one Done or Failed); return whether it has ended."""
         try:
             self._writer.send(Done(self._id, plain(self._value())))
         except _Pause as pause:
@@ -103,7 +99,6 @@ class RequestRun:
         return True
 
     def finish(self) -> None:
-        """Run to the end, waiting in every pause."""
         while True:
             time.sleep(max(0.0, self.resumes_at_s - time.monotonic()))
             if self.resume():
@@ -162,10 +157,7 @@ def _takes_two(function: Callable[..., Any]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON's types. NaN and infinities, which JSON lacks, become "nan", "inf", "-inf".
-
-    Raises TypeError for a value without a JSON form.
-    """
+    """Convert a value to JSON's types; NaN and infinities become strings. Raises TypeError if impossible."""
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if value is None or isinstance(value, (bool, int, str)):
@@ -209,10 +201,7 @@ def main(bundle: bytes, fd_in: int, fd_out: int, *, id: int, target: str, params
 
 
 def _follow_agent(fd: int) -> None:
-    """Follow the agent's commands; when the agent is gone, kill all descendants and exit.
-
-    The kernel's own means do not reach into a container: there, only the end of this pipe shows that the agent is gone.
-    """
+    """Follow the agent's commands; at the pipe's end, the only sign in a container, kill all descendants and exit."""
     reader = FrameReader()
     while True:
         data = _read(fd)

@@ -1,13 +1,8 @@
-"""The agent's view of one running child, and of the process that stays in the job context and forks for each request.
+"""The agent's view of one running child, and of the process in a job context that forks for each request.
 
-Cheap requests of one kind are answered in sequence by one child instead of a fork for each.
-
-A process costs more than reading a few files below /proc. A request that is slow or dies in such a child only delays
-the others: those without an answer are sent again, each in a separate child and with its full deadline.
-
-Entering a context may take seconds: setup lines, a container, an interpreter on a network file system. So a context is
-entered only once. The process that stays there (`preflight.agent.context_entry`) is an agent itself, with a child, a
-deadline and an exit reason for each request; this module is the outer agent's view of it.
+A process costs more than reading a few files below /proc, so one child answers cheap requests of one kind in sequence;
+those without an answer are sent again, each to its own child. Entering a context may take seconds, so it is entered
+once; the process there (`preflight.agent.context_entry`) is an agent itself.
 """
 
 from __future__ import annotations
@@ -127,17 +122,13 @@ class ChildProcess:
         return self._error[max(0, since - kept_from) :].decode("utf-8", "replace")
 
     def last_error_line(self) -> str:
-        """Return the last non-empty line of its standard error, or the reason that a dying Python gives before its
-        stacks.
-        """
+        """Return the last non-empty line of standard error, or the reason that a dying Python prints."""
         lines = [line.strip() for line in self.error_text().splitlines() if line.strip()]
         fatal = [line for line in lines if line.startswith("Fatal Python error:")]
         return (fatal or lines)[-1][-300:] if lines else ""
 
     def skip_noise(self, data: bytes) -> tuple[bytes, bool]:
-        """Return the data after the nonce, and whether the nonce has just arrived; wrappers and setup lines may print
-        before it.
-        """
+        """Return the data after the nonce, and whether the nonce just arrived; wrappers may print before it."""
         if self.has_started:
             return data, False
         self._noise += data
@@ -150,9 +141,7 @@ class ChildProcess:
         return rest, True
 
     def seen_pid(self) -> int:
-        """Return the pid of the child's own Python as this process sees it; the wrapper's if that runs in a
-        container.
-        """
+        """Return the pid of the child's own Python as seen here; the wrapper's if it runs in a container."""
         below = self.inner_pid == self.pid or self.inner_pid in process.descendants(self.pid)
         return self.inner_pid if below else self.pid
 
@@ -168,9 +157,7 @@ class ChildProcess:
         return self.request.target + (" at " + place if place else "") + stuck
 
     def state_changes(self) -> list[dict[str, Any]]:
-        """Return state changes of the child's processes since the last poll: stopped, running, or stuck in the kernel
-        in two polls.
-        """
+        """Return changes of the child's processes since the last poll: stopped, running, or stuck in two polls."""
         changes: list[dict[str, Any]] = []
         looks: dict[int, str] = {}
         for pid in [self.pid, *process.descendants(self.pid)]:
@@ -212,11 +199,7 @@ class ChildProcess:
 
 
 def innermost_frame(stacks: str) -> str:
-    """Return the position of the main thread in a dump of faulthandler, which prints that thread last.
-
-    Our own innermost frame is preferred, because a frame in `socket.py` is less informative than the probe that called
-    it.
-    """
+    """Return where the main thread, the last in faulthandler's dump, is; preferably in our own innermost frame."""
     places: list[str] = []
     for line in stacks.splitlines():
         if line.startswith(("Thread ", "Current thread ")):
@@ -244,15 +227,7 @@ def fork(
     kind: type[R],
     requests: Sequence[AgentRequest] | None = None,
 ) -> R:
-    """Start the child of a request: a fork of this process, or a fresh interpreter in its context.
-
-    Args:
-        kind: the class that represents the child here.
-        requests: the requests that a fork answers one after another, if there are several.
-
-    Raises:
-        OSError: the node is out of processes or descriptors.
-    """
+    """Start the child of a request: a fork (perhaps for several), or an interpreter in its context. Raises OSError."""
     context = request.context
     requests = requests or [request]
     if context is None:
@@ -376,9 +351,7 @@ class BatchProcess(ChildProcess):
         self._began_s = now_s
 
     def is_starved(self, now_s: float) -> bool:
-        """Return whether the child is late only because it gets no CPU time, in which case its deadline is extended up
-        to a limit.
-        """
+        """Return whether the child is late only for lack of CPU time, which extends its deadline up to a limit."""
         stat = process.stat_of(self.pid)
         ends_s = self._began_s + min(request.deadline_s for request in self.requests.values())
         if stat is None or stat.state != "R" or now_s > ends_s:
@@ -388,10 +361,7 @@ class BatchProcess(ChildProcess):
 
 
 class BatchPool:
-    """All batch processes of an agent.
-
-    `start_batch` starts one for several requests, `start_single` an ordinary child for one; `send` sends to the head.
-    """
+    """All batch processes; `start_batch` starts one, `start_single` an ordinary child, `send` sends to the head."""
 
     def __init__(
         self,
@@ -499,7 +469,6 @@ class ContextProcess(ChildProcess):
         self.requests: dict[int, ContextRequest] = {}
 
     def bootstrap_message(self, bundle: bytes) -> bytes:
-        """Return the input for its loader."""
         return bootstrap.bootstrap_message(bundle, "preflight.agent.context_entry:main", {})
 
     def describe_wait(self, item: ContextRequest) -> str:
@@ -522,10 +491,7 @@ class ContextProcess(ChildProcess):
 
 
 class ContextPool:
-    """All context processes of an agent by context.
-
-    `enter` starts one, `send` sends to the head, `feed` writes to a context process.
-    """
+    """All context processes; `enter` starts one, `send` sends to the head, `feed` writes to a context process."""
 
     def __init__(
         self,
@@ -582,13 +548,11 @@ class ContextPool:
                 self._send_to(context, Cancel(request_id))
 
     def dump(self, request_id: int) -> None:
-        """Dump the stacks of a request's child."""
         context = self._context_of(request_id)
         if context is not None and context.requests[request_id].is_sent:
             self._send_to(context, Signal(request_id))
 
     def send_heartbeats(self) -> None:
-        """Send all context processes a heartbeat."""
         for context in self._processes.values():
             if context.has_started:
                 self._send_to(context, Beat(time.time()))

@@ -90,9 +90,7 @@ def run(
 
 
 def command(params: dict[str, Any]) -> CommandResult:
-    """Return the output of a command: `params["command"]`, an argument list, run without a shell, for `deadline_s`
-    seconds.
-    """
+    """Return the output of the argument list `params["command"]`, run without a shell, for `deadline_s` seconds."""
     return run(params["command"], deadline_s=float(params["deadline_s"]))
 
 
@@ -103,11 +101,7 @@ def _environment(overrides: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read(child: subprocess.Popen[bytes], until: float, largest: int) -> tuple[bytes, bytes, bool]:
-    """Read both streams to their ends, but only briefly beyond the end of the tool: processes that it leaves behind may
-    hold them open.
-
-    Raises TimeoutExpired.
-    """
+    """Read both streams until shortly after the tool ends, as others may hold them. Raises TimeoutExpired."""
     import subprocess
 
     assert child.stdout is not None and child.stderr is not None

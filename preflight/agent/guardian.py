@@ -64,7 +64,6 @@ def _guard(agent: int, pulse: int) -> NoReturn:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a process was stopped by a signal or a debugger, so that it may never continue."""
     stat = process.stat_of(pid)
     return stat is None or stat.state in ("T", "t")
 

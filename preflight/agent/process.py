@@ -52,10 +52,7 @@ def exit_now(code: int) -> NoReturn:
 
 
 def proc_shows_own_processes() -> bool:
-    """Return whether /proc shows the processes that this one can signal.
-
-    In a container with the /proc of its host, /proc shows other processes, some with the same pids as ours.
-    """
+    """Return whether /proc shows our processes, and not the host's with the same pids, as in a container."""
     try:
         return int(os.readlink("/proc/self")) == os.getpid()
     except (OSError, ValueError):
@@ -137,11 +134,7 @@ def kill_tree(root: int) -> None:
 
 
 def end_descendants(deadline_s: float) -> list[int]:
-    """Kill everything below this process until nothing is left; returns the remaining pids if the deadline comes first.
-
-    It takes several rounds, because a process forked between listing and killing is found only in the next round. A
-    process stuck in the kernel (state D) dies only when its call returns, hence the deadline.
-    """
+    """Kill everything below this process, in rounds because it may fork; return pids left at the deadline."""
     until = time.monotonic() + deadline_s
     me = os.getpid()
     while True:
@@ -202,11 +195,7 @@ _KERNEL_THREAD = 0x00200000
 
 @dataclass(frozen=True)
 class Stat:
-    """The relevant part of one line of /proc/PID/stat. `started` distinguishes a pid from its later reuse.
-
-    `ticks` are clock ticks of CPU time, `started` is counted in ticks too, from boot. `kernel`: one of the kernel's own
-    threads.
-    """
+    """The relevant part of /proc/PID/stat: clock ticks of CPU time, start in ticks since boot, kernel thread or not."""
 
     pid: int
     parent: int
@@ -223,9 +212,7 @@ def command_in(line: bytes) -> bytes:
 
 
 def parse_stat(line: bytes) -> Stat | None:
-    """Parse one line of /proc/PID/stat, whose second field may contain blanks and parentheses; None if it has another
-    format.
-    """
+    """Parse a line of /proc/PID/stat, whose second field may contain blanks and parentheses; None if malformed."""
     # The command is in parentheses and may itself contain any character, so the last one ends it.
     head, _, tail = line.rpartition(b")")
     pid, _, command = head.partition(b" (")
@@ -247,10 +234,7 @@ _seen: dict[int, bytes] = {}
 
 
 def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
-    """Return the stat line of every visible process, by pid; at most `recent_s` seconds old.
-
-    A child takes a new snapshot, because its parent's does not contain the child.
-    """
+    """Return each visible process's stat line by pid, at most `recent_s` seconds old; a child takes its own."""
     global _seen_by, _seen_s, _seen
     if not _seen or _seen_by != os.getpid() or time.monotonic() - _seen_s > recent_s:
         _seen_by, _seen_s, _seen = os.getpid(), time.monotonic(), _read_lines()
@@ -258,11 +242,7 @@ def stat_lines(recent_s: float = 0.0) -> dict[int, bytes]:
 
 
 def last_snapshot(recent_s: float) -> tuple[dict[int, bytes], float]:
-    """Return the last snapshot of `stat_lines`, from this process or from the parent of a fork, and its time by the
-    monotonic clock.
-
-    If no snapshot of the last `recent_s` seconds exists, a new one is taken.
-    """
+    """Return the last snapshot (perhaps the parent's) with its monotonic time; a new one after `recent_s` seconds."""
     if not _seen or time.monotonic() - _seen_s > recent_s:
         stat_lines()
     return _seen, _seen_s

@@ -1,15 +1,9 @@
-"""Frames between the head and an agent: a length, then one JSON message.
+"""Frames between the head and an agent: a 4-byte big-endian length and that many bytes of UTF-8 JSON, an object with
+`type` and the fields of the dataclass of that name.
 
-Both ends import this module, so it uses only Python 3.8 and the standard library. JSON rather than pickle,
-because a node is not trusted to run code on the head. A frame is a 4-byte big-endian length and that many bytes
-of UTF-8 JSON: an object with `type` and the fields of the dataclass of that name. JSON is parsed within the bounds of
-`preflight.agent.wire`, and every field must hold a value of its type and range before anything reads it.
-
-JSON from another machine, parsed within bounds.
-
-The sender may be broken or hostile. So everything that could exhaust this process, or that arithmetic cannot handle, is
-rejected here, before any other code reads the document: size, depth, number of items, integers of more than 64 bits,
-non-finite numbers, duplicate keys, and text that cannot be encoded in UTF-8.
+JSON and not pickle, because a node may not run code on the head. Whatever could exhaust this process or break
+arithmetic is rejected first: size, depth, number of items, integers beyond 64 bits, non-finite numbers, duplicate keys,
+invalid UTF-8. Both ends import this module: Python 3.8 and the standard library.
 """
 
 from __future__ import annotations

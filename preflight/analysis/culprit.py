@@ -3,9 +3,6 @@
 One faulty rank, server or worker makes all others wait or die, and each of them reports its own fault. This module
 compares all reports and names the member that all others wait for. It is pure: the supervisor calls it during the run,
 to stop waiting early, and the judge calls it on the recording. Both get the same answer.
-
-The module also explains runs that were cut short without a faulty member, because the time was too short or the head
-paused.
 """
 
 from __future__ import annotations
@@ -101,7 +98,7 @@ def _find_at(views: Views, now_s: float, limits: Limits) -> Culprit | None:
     mismatch = find_mismatch(views, now_s, limits)
     if mismatch is not None:
         return mismatch
-    # A member that was replaced is no longer part of the run.
+    # Replaced members do not count.
     replaced_count = sum(view.replaced_at is not None for view in views.values())
     views = {number: view for number, view in views.items() if view.replaced_at is None}
     direct_finders = (
@@ -227,10 +224,7 @@ def _find_stopped(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return a started rank that sent no heartbeat for `silent_s`, although others did.
-
-    If no rank sends anything, the head itself may have been delayed, so no rank is named.
-    """
+    """Return a rank silent for `silent_s` although others were not; if all are, the head may have been delayed."""
     running_members = [v for v in views.values() if v.alive and v.started and not v.done]
     for view in sorted(running_members, key=lambda v: (v.last_event_at, v.rank)):
         silence_s = now_s - view.last_event_at
@@ -254,9 +248,7 @@ def _is_settling(views: Views, now_s: float, limits: Limits) -> bool:
 
 
 def _find_awaited_at_end(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return the one member that others were waiting for when they gave up, directly or through other members; None if
-    there are several.
-    """
+    """Return the one member that others waited for, directly or not, when they gave up; None if there are several."""
     accusers = [v for v in views.values() if v.failure is not None and v.gave_up_on]
     awaited_ranks = {number for v in accusers for number in v.gave_up_on if number in views}
     for _ in views:
@@ -341,7 +333,7 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         if (
             equal_members
             and len(equal_members) + 1 == len([v for v in views.values() if v.role == view.role])
-            and not _is_any_done(views)
+            and not any(view.done for view in views.values())
         ):
             return None  # all ranks are equally slow: the deadline of the run decides
         text = f"made no progress for {frozen_s:.1f} s during {describe_activity(view)}{state_text}"
@@ -358,13 +350,8 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
 
 
 def _is_at_same_point(view: RankView, other: RankView) -> bool:
-    """Return whether two members have the same role and have reached the same point."""
     first_state, second_state = ((v.role, v.inside, v.entered, rank_events.position(v.phase)) for v in (view, other))
     return first_state == second_state
-
-
-def _is_any_done(views: Views) -> bool:
-    return any(view.done for view in views.values())
 
 
 def _find_split_collective(views: Views, view: RankView, running: Views, frozen_s: float, state: str) -> Culprit:
@@ -469,9 +456,7 @@ def _awaited_members(view: RankView, views: Views) -> tuple[int, ...]:
 
 
 def _stalled_s(view: RankView, views: Views, now_s: float, limits: Limits) -> float:
-    """Return the seconds since the member last made progress, without the time in which the member, or another member
-    of its call, could not run.
-    """
+    """Return the seconds since the member's last progress, without time in which it or a peer could not run."""
     seconds = min(now_s, view.last_event_at + limits.beat_s) - view.changed_at
     related_members = [v for v in views.values() if v.alive and view.inside and v.inside == view.inside]
     related_members += [views[number] for number in view.waiting_for if number in views]
@@ -503,8 +488,7 @@ def timed_out(view: RankView) -> bool:
 
 
 def unfinished(views: Views, ended_s: float) -> Culprit:
-    """Return the result of a run that ended at `ended_s` before all members finished, with the activity of each"
-    " member."""
+    """Return the result of a run that ended at `ended_s` before all members finished, with each member's activity."""
     members_by_activity: dict[str, list[RankView]] = {}
     for view in sorted(views.values(), key=lambda v: v.rank):
         if not view.done:
@@ -517,7 +501,7 @@ def unfinished(views: Views, ended_s: float) -> Culprit:
     seconds = ended_s - began_s
     proposed_s = max(_MIN_DEADLINE_S, math.ceil(2 * seconds / _DEADLINE_STEP_S) * _DEADLINE_STEP_S)
     text = (
-        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; there is no sign that one of them is at"
+        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; none of them shows a"
         f" fault; allow more time with --smoke-deadline {proposed_s}"
     )
     return Culprit(None, "", UNFINISHED, "", "", began_s, text)
@@ -533,9 +517,7 @@ def _activity_and_state(view: RankView) -> str:
 
 
 def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Culprit | None:
-    """Return the result of a run whose agents ended because the head paused for longer than their lease; None if there
-    are no such agents.
-    """
+    """Return the result of a run whose agents ended because the head paused longer than their lease; else None."""
     for start_s, end_s in pauses.pauses:
         lost_nodes = [
             record.request.node

@@ -114,7 +114,6 @@ class _Unexplained(Generic[T]):
                 self._numbers_by_node.setdefault(name, {})[number] = None
 
     def pairs_of(self, label: str) -> set[Pair]:
-        """Return the pairs with an unexplained cell of this label."""
         return {cell.pair for cell in self._cells.values() if cell.label == label}
 
     def take_covered(self, explanation: _Explanation) -> list[Cell[T]]:
@@ -144,11 +143,7 @@ def _explain(bad_pairs: set[Pair], tested_pairs: set[Pair]) -> Iterator[_Explana
 
 
 def _best_lines(pairs_by_line: dict[_Explanation, set[Pair]], remaining: set[Pair]) -> Iterator[_Explanation]:
-    """Yield lines that explain at least two of the remaining pairs, the widest first, and remove these pairs.
-
-    The number of pairs that a line explains never grows, so a line that is popped with an unchanged weight is the
-    widest.
-    """
+    """Yield the widest line that explains two remaining pairs, and remove these, as long as there is one."""
 
     def weight(explanation: _Explanation) -> tuple[int, int, str]:
         return (-len(pairs_by_line[explanation] & remaining), -_KIND_ORDER[explanation.kind], explanation.node)
@@ -215,7 +210,6 @@ class Schedule:
 
     @property
     def is_sample(self) -> bool:
-        """Return whether some pairs are not tested."""
         return self.pairs < self.all_pairs
 
     @property
@@ -232,10 +226,7 @@ def full_round_count(count: int) -> int:
 
 
 def pairs_of_round(count: int, number: int) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of round `number` of `count` items by the circle method: the pairs whose sum is twice `number`.
-
-    If the count is odd, one item rests in each round.
-    """
+    """Yield the pairs of round `number` of `count` items (circle method); with an odd count, one item rests."""
     ring = full_round_count(count)
     if count % 2 == 0:
         yield number, ring
@@ -272,11 +263,7 @@ def schedule(names: Sequence[str], *, max_rounds: int | None = None) -> Schedule
 
 
 def disjoint_rounds(requests: Iterable[Request]) -> tuple[tuple[Request, ...], ...]:
-    """Return requests between nodes in rounds, such that no node has two requests in a round.
-
-    A request goes into the first round in which all its nodes are free, so requests in the order of `schedule` get its
-    rounds.
-    """
+    """Return requests in rounds in which no node has two, each in the first round with all its nodes free."""
     planned_rounds: list[list[Request]] = []
     busy_rounds: dict[str, set[int]] = {}
     for request in requests:
@@ -365,7 +352,6 @@ def _sort_nodes(group: Iterable[str], nodes: Group) -> Group:
 
 
 def _sound_nodes(trials: Trials) -> set[str]:
-    """Return the nodes that completed a trial."""
     return {name for group, passed in trials.items() if passed for name in group}
 
 

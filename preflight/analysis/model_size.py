@@ -51,13 +51,7 @@ _BRACKET_REMOVAL = {ord(mark): None for mark in "()'\" "}
 class TransformerShape:
     """The sizes of a transformer.
 
-    Args:
-        feed_forward: the width of the feed-forward part in layers without experts.
-        groups: the number of query groups, or of heads if there are no groups.
-        gated: whether the feed-forward part is gated.
-        expert_width: the width of each expert.
-        expert_layers: the number of layers with experts.
-        claims: the claims that state the sizes.
+    `feed_forward` is the width without experts, `groups` the number of query groups (else of heads).
     """
 
     layers: int
@@ -75,9 +69,7 @@ class TransformerShape:
 
     @property
     def dense_parameters(self) -> int:
-        """Return the number of parameters that every token uses: in attention, embeddings, and feed-forward parts
-        without experts.
-        """
+        """Return the number of parameters that every token uses: attention, embeddings, dense feed-forward parts."""
         attention = 2 * self.hidden * self.hidden + 2 * self.hidden * (self.hidden * self.groups // self.heads)
         dense = self.layers - (self.expert_layers if self.experts > 1 else 0)
         return (
@@ -88,7 +80,6 @@ class TransformerShape:
 
     @property
     def expert_parameters(self) -> int:
-        """Return the number of parameters of all experts."""
         return (
             self.expert_layers * self.experts * self._parameters_per_width * self.expert_width
             if self.experts > 1
@@ -97,7 +88,6 @@ class TransformerShape:
 
     @property
     def parameters(self) -> int:
-        """Return the number of all parameters except biases and norms."""
         return self.dense_parameters + self.expert_parameters
 
     @property
@@ -120,9 +110,7 @@ class TransformerShape:
 
 
 def stated_shape(job: Job, scope: Scope, source: str) -> TransformerShape | None:
-    """Return the shape that one source states; None if the number of layers, the width or the number of heads is not
-    certain.
-    """
+    """Return the shape that one source states; None unless layers, width and heads are certain."""
     claims: list[Claim] = []
 
     def number(quantity: str) -> int | None:
@@ -155,11 +143,7 @@ def stated_shape(job: Job, scope: Scope, source: str) -> TransformerShape | None
 
 
 def _expert_layers(job: Job, scope: Scope, layers: int) -> int:
-    """Return a lower bound on the number of layers with experts: every layer, every nth layer, or the layers in a list
-    such as `[0]*3+[1]*21`.
-
-    A list of another form counts as no layers.
-    """
+    """Return a lower bound on layers with experts: all, every nth, those in `[0]*3+[1]*21`; 0 for other forms."""
     claims = job.setting("expert_layers", scope)
     if not claims:
         return layers
@@ -237,13 +221,7 @@ _STATES_STAGE, _GRADIENTS_STAGE, _WEIGHTS_STAGE = 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a GPU's memory.
-
-    Args:
-        name: `weights`, `gradients`, `optimizer states` or `activations`.
-        size_bytes: a lower bound on its size on one GPU.
-        formula: the formula of the size with the job's own numbers.
-    """
+    """One part of a GPU's memory: its name, a lower bound of its size, and the formula with the job's numbers."""
 
     name: str
     size_bytes: int
@@ -251,9 +229,7 @@ class Part:
 
 
 def device_memory(job: Job, launch: Launch) -> tuple[Part, ...]:
-    """Return the parts of the memory of each GPU; empty if the model or its division among the ranks is unknown, or if
-    only a part of the model is trained.
-    """
+    """Return the parts of each GPU's memory; empty if model or division is unknown, or only a part is trained."""
     scope = launch.scope
     if uses_less_memory(launch):
         return ()
@@ -341,8 +317,7 @@ def _setting_number(job: Job, launch: Launch, quantity: str, *, default: int | N
 
 
 def _zero_stage(job: Job, launch: Launch) -> int | None:
-    """Return the ZeRO stage, or the equivalent stage of another way of sharding; None if the stage is set but"
-    " unknown."""
+    """Return the ZeRO stage, or the equivalent stage of another kind of sharding; None if it is set but unknown."""
     if job.setting("zero_stage", launch.scope):
         return _setting_number(job, launch, "zero_stage", default=0)
     strategies = job.setting("fsdp_sharding_strategy", launch.scope)
@@ -356,9 +331,7 @@ def _zero_stage(job: Job, launch: Launch) -> int | None:
 
 
 def _stored_micro_batches(job: Job, launch: Launch, micro_batch: int, replicas: int | None, stages: int) -> int:
-    """Return the number of micro batches whose activations the first stage of a pipeline stores, at most the number of
-    stages.
-    """
+    """Return the number of micro batches whose activations the first stage stores, at most the number of stages."""
     global_batch = _setting_number(job, launch, "train_batch_size", default=None)
     if global_batch is None or replicas is None:
         return 1
@@ -366,7 +339,6 @@ def _stored_micro_batches(job: Job, launch: Launch, micro_batch: int, replicas: 
 
 
 def _is_offloaded(job: Job, launch: Launch, quantity: str) -> bool:
-    """Return whether a part of the memory may be in host memory."""
     claims = job.setting(quantity, launch.scope)
     return bool(claims) and {text for claim in claims for text in texts(claim.value)} != {"none"}
 

@@ -1,8 +1,4 @@
-"""The known state of each member of a run, the culprit of a failed run, and the meaning of the members' stacks.
-
-Members are the ranks of a collective, or the servers and workers of a parameter-server run. Each member has a readable
-name, and a number that is unique in the group, with which others report the members that they wait for.
-"""
+"""The known state of each member of a run, the culprit of a failed run, and the meaning of the members' stacks."""
 
 from __future__ import annotations
 
@@ -29,15 +25,7 @@ BACKUP_WORKER = "spare"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An expected process.
-
-    Args:
-        rank: its number, which is unique in the group.
-        node: the name of its node.
-        key: the key of the request that starts it.
-        role: `rank`, `server`, `worker` or `spare`.
-        index: its configured index within its role.
-    """
+    """An expected process: `rank` is its number in the group, `key` its request, `index` that in its `role`."""
 
     rank: int
     node: str
@@ -54,9 +42,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's attempts with the same result to connect to another member's port: the first at `since_s`, the latest
-    at `at_s`.
-    """
+    """A member's equal results of connecting to another's port: the first at `since_s`, the last at `at_s`."""
 
     result: str
     error: str
@@ -134,14 +120,11 @@ class RankView:
 
     @property
     def alive(self) -> bool:
-        """Return whether the member has neither a result nor a failure."""
         return not self.done and self.failure is None
 
     @property
     def unable_s(self) -> float:
-        """Return the seconds since its main thread last moved in which the member could not run, because it had no CPU,
-        or was stopped or frozen.
-        """
+        """Return the seconds since its last move in which the member had no CPU, or was stopped or frozen."""
         return max(0.0, (self.starved_s or 0.0) + self.silent_s - self.idle_at_change_s)
 
     @property
@@ -152,9 +135,7 @@ class RankView:
 
     @property
     def consequence(self) -> bool:
-        """Return whether the member ended because of another rank: it reports so itself, or a library aborted the
-        process after the connection of a peer broke.
-        """
+        """Return whether the member ended because of another rank: by its report, or aborted after losing a peer."""
         if self.failure is None:
             return False
         if self.failure.kind == "blocked" and self.started:
@@ -347,9 +328,7 @@ def _number(value: Any) -> int:
 
 
 def members_of(requests: Sequence[Request]) -> tuple[Member, ...]:
-    """Return the members that these requests start. If two members have the same number, the later member gets a number
-    after all others.
-    """
+    """Return the members that these requests start. A later member with a number in use gets a new one."""
     members: dict[int, Member] = {}
     for request in requests:
         params = request.params
@@ -454,12 +433,7 @@ Views = dict[int, RankView]
 def make_culprit(
     views: Views, view: RankView, kind: str, since_s: float, text: str, *, also: Sequence[int] = ()
 ) -> Culprit:
-    """Return the result that blames `view`. All members that still run wait for it.
-
-    Args:
-        text: the rest of the sentence that begins with "rank 3 on node-b".
-        also: the numbers of further members with the same fault.
-    """
+    """Return the result that blames `view`, for whom all running members wait; `text` follows "rank 3 on node-b"."""
     waiting = tuple(v.rank for v in views.values() if v.alive and v.rank != view.rank and not v.done)
     return Culprit(
         view.rank,
@@ -559,12 +533,7 @@ def own_frames(text: str) -> list[Frame]:
 
 
 def find_member_outside_framework(views: Views, culprit: Culprit) -> Culprit | None:
-    """Return the few members that are in code outside the framework, while most wait in the call that all have entered;
-    None if there are none.
-
-    Args:
-        culprit: the result without stacks, in which all members hang together and none is named.
-    """
+    """Return the few members in code outside the framework, while most wait in one call; None without any."""
     if culprit.kind != "stuck" or culprit.rank is not None:
         return None
     frame_by_rank = {number: frames[0] for number, view in views.items() if (frames := own_frames(view.stacks))}

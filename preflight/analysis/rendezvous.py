@@ -1,8 +1,5 @@
 """Finds faults of the connections of a run: members that do not belong together, the rendezvous, and paths to servers.
 
-A library would hang instead, because each process knows only its own settings. All settings are compared before any
-process imports torch, from the first messages alone.
-
 Every worker connects to every server. Failures form a matrix: a column means that a server cannot be reached, a row
 means that a worker has no connection, and a single cell means that the path between the two is at fault.
 """
@@ -165,8 +162,7 @@ class _Mismatch:
 
 
 def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return two members with the same role and index, or two servers with the same endpoint; None if there are"
-    " none."""
+    """Return two members with the same role and index, or two servers with one endpoint; None without any."""
     hello_by_identity: dict[tuple[str, object], Hello] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         identities: list[tuple[str, object]] = [(hello.role, hello.index)] if hello.index is not None else []
@@ -187,8 +183,7 @@ def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
 
 
 def _unused_indexes_text(role: str, hellos: Sequence[Hello], views: Views) -> str:
-    """Return a text about the unused indexes of a role; empty if there are none, or if not all members have"
-    " reported."""
+    """Return a text about the unused indexes of a role; empty until all members have reported."""
     if len(hellos) < len(views):
         return ""
     unused_indexes = _unused_indexes(role, hellos)
@@ -204,9 +199,7 @@ def _unused_indexes(role: str, hellos: Sequence[Hello]) -> list[int]:
 
 
 def _find_odd_count(hellos: Sequence[Hello], views: Views, *, role: str) -> _Mismatch | None:
-    """Return a member that was configured with another count of a role; the correct count is the number of members of
-    the role.
-    """
+    """Return a member that was configured with a count of a role other than the number of its members."""
     started = sum(view.role == role for view in views.values())
     return _find_odd(
         hellos, lambda hello: hello.counts.get(role), lambda value: f"{value} {role}s", correct_value=started
@@ -235,9 +228,7 @@ def _find_odd(
     *,
     correct_value: Any = None,
 ) -> _Mismatch | None:
-    """Return the member whose setting differs from that of most others, or from `correct_value` if any member has it;
-    None if all settings are equal.
-    """
+    """Return the member whose setting differs from most others, or from `correct_value` if any has that; else None."""
     hellos_by_value: dict[Any, list[Hello]] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         value = value_of(hello)
@@ -266,9 +257,7 @@ def _find_odd(
 
 
 def _find_odd_parameters(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return a member that trains other parameters, or assigns parameters to the servers differently, with the first
-    difference.
-    """
+    """Return a member that trains or assigns other parameters, with the first difference."""
     mismatch = _find_odd(hellos, lambda hello: hello.parameters or None, str)
     if mismatch is None:
         return None
@@ -319,9 +308,7 @@ _COMPARISONS: tuple[Callable[[Sequence[Hello], Views], _Mismatch | None], ...] =
 
 
 def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | None:
-    """Return the result for an index that every member expects, but for which no process was started; None if there is
-    none.
-    """
+    """Return the result for an index that every member expects but that no process has; None without one."""
     for role in dict.fromkeys(hello.role for hello in hellos):
         unused_indexes = _unused_indexes(role, hellos)
         if not unused_indexes:
@@ -343,9 +330,7 @@ def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | Non
 
 
 def find_taken_endpoint(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return rank 0 if it cannot listen on the master's port, or a server that cannot listen on its own port; None if
-    there is none.
-    """
+    """Return rank 0 or a server that cannot listen on its port; None if all can."""
     for view in by_time(views, lambda v: v.problem_at("listen")):
         problem = view.problem("listen")
         assert problem is not None
@@ -375,9 +360,7 @@ def find_unresolved_master(views: Views, now_s: float, limits: Limits) -> Culpri
 
 
 def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return the rank to blame if ranks cannot connect to the master's port although rank 0 listens on it; None if
-    there are none.
-    """
+    """Return the rank to blame if ranks cannot connect to rank 0 although it listens; None if all can."""
     master = views.get(0)
     if master is None or master.role != RANK or not master.listening_at:
         return None
@@ -407,9 +390,7 @@ def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culpr
 
 
 def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
-    """Return the result for a collective that all ranks entered and none left: a rank that advertises loopback, or else
-    the network.
-    """
+    """Return the result for a collective that no rank left: a rank that advertises loopback, or the network."""
     has_several_nodes = len({v.node for v in views.values()}) > 1
     loopback_members = [v for v in views.values() if is_loopback(v.advertised) and not v.interface]
     if has_several_nodes and loopback_members:
@@ -458,14 +439,7 @@ _REDIRECTED = re.compile(
 
 
 def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
-    """Return a worker that reaches a wrong server at an address where other workers reach the correct server; None if
-    the error shows no such worker.
-
-    The server is then configured correctly, and the worker's path leads to another machine.
-
-    Args:
-        error: the error of a mismatch in the report of a server or a worker.
-    """
+    """Return a worker whose path to a server leads to another machine, although others reach it; None without one."""
     match = _REDIRECTED.search(error)
     member_by_name = {view.name: view for view in views.values()}
     if match is None:
@@ -494,9 +468,7 @@ def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
 
 
 def _dial_cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
-    """Return the results of connecting that can already be judged, without successes within one node, which prove
-    nothing about the network.
-    """
+    """Return the results of connecting that count already, without successes within one node, which prove nothing."""
     cells: list[Cell[Dial]] = []
     for worker in views.values():
         for number, dial in sorted(worker.dials.items()):
@@ -558,7 +530,6 @@ def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culpr
 
 
 def _connected_text(views: Views, server: RankView) -> str:
-    """Return a text about the members that can connect to the server."""
     connected_members = [
         v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"
     ]
@@ -578,11 +549,7 @@ def _format_dial(dial: Dial) -> str:
 
 
 def find_wait_cycle(views: Views, waiting: Sequence[RankView]) -> Culprit | None:
-    """Return the member to blame if workers and servers wait for each other, as after a lost message; None if there is
-    none.
-
-    The result names the server or worker that is in all such pairs; for a single pair, it names both members.
-    """
+    """Return the server or worker in all pairs that wait for each other; both of a single pair; None without one."""
     pairs = [
         (worker, views[number])
         for worker in waiting

@@ -154,13 +154,7 @@ SMOKE = deadline_option("--smoke-deadline", 60.0, "Time limit for the smoke run.
 def run_live(
     command: str, paths: tuple[Path, ...], root: Path | None, save: Path | None, option_values: dict[str, Any]
 ) -> int:
-    """Make a live run, save its recording if requested, write the report and return its exit code.
-
-    Args:
-        command: `check`, `nodes` or `smoke`.
-        save: the file for the recording; None if it is not saved.
-        option_values: the values of the command line by option.
-    """
+    """Make a live run (`check`, `nodes` or `smoke`), save its recording and report, and return its exit code."""
     from preflight import api
     from preflight._util.usage_error import UsageError
     from preflight.model.configuration import RunOptions, SmokeOptions
@@ -222,11 +216,7 @@ def run_live(
 
 
 def _prepare_act(option_values: dict[str, Any]) -> Callable[[Report], None] | None:
-    """Return a function that drains and resumes nodes after the report; None if the options do not request it.
-
-    Raises:
-        UsageError: the options contradict each other, or the share is invalid.
-    """
+    """Return a function that drains and resumes nodes after the report, or None. Raises UsageError."""
     from preflight._util.usage_error import UsageError
 
     scheduler = option_values.get("act_on")
@@ -257,13 +247,7 @@ def _prepare_act(option_values: dict[str, Any]) -> Callable[[Report], None] | No
 
 
 def _open_history(address: str, keep: str) -> Callable[[Report], None] | None:
-    """Return a function that adds a report to the history; None if there is no history.
-
-    The database is opened before the run, so that a wrong address does not waste a run.
-
-    Raises:
-        UsageError: the address or the time is wrong, or the database cannot be opened.
-    """
+    """Open the history before the run; return a function that adds a report, or None. Raises UsageError."""
     if not address:
         return None
     from preflight.commands.history.database import open_database
@@ -290,11 +274,7 @@ def _given_options(option_values: dict[str, Any], names: tuple[str, ...]) -> dic
 
 
 def _check_options(option_values: dict[str, Any], save: Path | None) -> None:
-    """Reject options that would otherwise fail only after minutes.
-
-    Raises:
-        UsageError: options contradict each other, or the recording cannot be written where requested.
-    """
+    """Raise UsageError for options that would otherwise fail only after minutes."""
     from preflight._util.usage_error import UsageError
 
     if option_values["prelude"] and not option_values["trust_job"]:
@@ -620,12 +600,7 @@ def deliver_live(
     """Make the report of a run that reports progress, write it in every requested format, and return its exit code.
 
     After a bug in preflight a report is written as well, so that a program that waits for the file always gets one.
-
-    Args:
-        verb: the command.
-        option_values: the values of the command line by option.
-        make: a function that makes the report; it gets the event stream, or None.
-        output, price_per_gpu_hour: the values of the configuration, which apply if the command line does not set them.
+    `make` gets the event stream, or None; `output` and `price_per_gpu_hour` are those of the configuration.
     """
     from preflight._util.usage_error import UsageError
     from preflight.reporters import output as report_output
@@ -661,13 +636,8 @@ def deliver_document(
     verbosity: int = 0,
     bulk: tuple[str, ...] = (),
 ) -> None:
-    """Write a document that is not a report in every requested format.
-
-    Args:
-        document: the document, which is written as JSON.
-        targets: the formats, each with a file, or None for standard output.
-        render: a function that returns the document in a named format other than JSON.
-        bulk: the lists of which each item is one line of JSON.
+    """Write a document in every requested format: as JSON, with the items of `bulk` on one line each, or by
+    `render`.
     """
     from preflight._util.json_output import to_bytes
     from preflight._util.terminal import encoded
@@ -711,7 +681,6 @@ def _event_stream(target: str | None, verb: str) -> AbstractContextManager[Event
 
 
 def _style(option_values: dict[str, Any]) -> Style:
-    """Return the amount of detail that the options request."""
     from preflight._util.usage_error import UsageError
     from preflight.reporters.base import Style
 

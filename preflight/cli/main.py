@@ -43,7 +43,6 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command. The error for an unknown command suggests the most similar name, or `lint` for a file."""
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             from preflight._util.usage_error import similar_names
 

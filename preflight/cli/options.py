@@ -67,10 +67,7 @@ def _option_names(command: click.Command) -> set[str]:
 
 
 def complete_from_path() -> None:
-    """Let the completion of bash run `preflight` from PATH, and not the command in the line.
-
-    Otherwise the Tab key after `./preflight` would execute that file in the working directory.
-    """
+    """Let bash's completion run `preflight` from PATH, and not the `./preflight` in the command line."""
     from click.shell_completion import BashComplete, add_completion_class
 
     class Bash(BashComplete):
@@ -165,7 +162,6 @@ def _load_plugins(context: click.Context, parameter: click.Parameter, paths: tup
 
 
 def _log(context: click.Context, parameter: click.Parameter, value: bool | Path | None) -> None:
-    """Write a log of this run, until the command ends."""
     if not value:
         return
     from preflight._util import log
@@ -216,11 +212,7 @@ _VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 def _read_variables(context: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables by name, and set them for the scripts that the command reads.
-
-    Raises:
-        BadParameter: a value is not `NAME=VALUE`.
-    """
+    """Return the variables by name, and set them for scripts. Raises BadParameter unless they are `NAME=VALUE`."""
     variables: dict[str, str] = {}
     for value_text in values:
         name, equals, value = value_text.partition("=")
@@ -358,11 +350,7 @@ JUDGE_OPTIONS: Callable[[F], F] = combine(DISPLAY_OPTIONS, SELECTION_OPTIONS, FI
 
 
 def choices(options: dict[str, Any]) -> Choices:
-    """Return the choices made on the command line.
-
-    Raises:
-        UsageError: the value of an option is malformed.
-    """
+    """Return the choices made on the command line. Raises UsageError for a malformed value."""
     from preflight._util.usage_error import UsageError
     from preflight.config.resolve import Choices
 
@@ -390,11 +378,7 @@ def _names(values: Sequence[str]) -> tuple[str, ...]:
 
 
 def _severities(values: Sequence[str]) -> Any:
-    """Return the choices in values such as `--severity ENV003=info,RDV=error`.
-
-    Raises:
-        UsageError: a value is malformed, or its severity does not exist.
-    """
+    """Return the choices in values such as `--severity ENV003=info,RDV=error`. Raises UsageError."""
     from preflight._util.usage_error import UsageError, similar_names
     from preflight.model.configuration import SeverityChoice
     from preflight.model.findings import Severity

@@ -64,19 +64,19 @@ def plan(
                 f"--changes compares two paths, an old and a new job, but {len(option_values)} were given"
             )
         return _show_changes(option_values[0], option_values[1], variables, targets, price_per_gpu_hour, color)
-    made = api.plan(option_values, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
+    result = api.plan(option_values, root=root, variables=variables, price_per_gpu_hour=price_per_gpu_hour)
 
     def render(name: str, style: Style) -> str | bytes:
         from preflight.commands.plan import plan_pages
 
         if name == "html":
-            return plan_pages.html(made)
-        return plan_pages.markdown(made) if name == "markdown" else plan_pages.page(made, style)
+            return plan_pages.html(result)
+        return plan_pages.markdown(result) if name == "markdown" else plan_pages.page(result, style)
 
-    deliver_document(made, targets, render, color=color, verbosity=verbose)
-    if any(job.launches for job in made.jobs):
+    deliver_document(result, targets, render, color=color, verbosity=verbose)
+    if any(job.launches for job in result.jobs):
         return 0
-    return 3 if any(job.incomplete for job in made.jobs) else 4
+    return 3 if any(job.incomplete for job in result.jobs) else 4
 
 
 def _show_changes(

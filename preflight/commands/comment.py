@@ -80,16 +80,14 @@ def change_report(
     branch_point: bool = False,
     processes: int = 1,
 ) -> ChangeReport:
-    """Compare the jobs in `paths` with those of a commit.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Compare the jobs in `paths` with those of a commit. Raises UsageError if that cannot be read."""
     with versions_of(
         root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes
     ) as versions:
         report = judge_versions(versions, revision, configuration, created=created)
-        lines = {path: _changed_lines_of(path, versions.old_root, root) for path in versions.changed}
+        lines = {
+            path: changed_lines(_lines(versions.old_root / path), _lines(root / path)) for path in versions.changed
+        }
         on_changed_lines = frozenset(
             finding.fingerprint
             for finding in report.findings
@@ -112,10 +110,6 @@ def _as_tuple(job: Job | None) -> tuple[Job, ...]:
     return () if job is None else (job,)
 
 
-def _changed_lines_of(path: str, old_root: Path, root: Path) -> frozenset[int]:
-    return changed_lines(_lines(old_root / path), _lines(root / path))
-
-
 def _lines(path: Path) -> list[str]:
     try:
         return regular_file.read(path, MAX_BYTES).decode("utf-8", "replace").split("\n")
@@ -124,9 +118,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def changed_lines(old: Sequence[str], new: Sequence[str]) -> frozenset[int]:
-    """Return the numbers (from 1) of the lines of `new` that are not in `old`. Between the first and the last
-    difference of large files, all lines count.
-    """
+    """Return the line numbers (from 1) that are new in `new`; in large files the range of all differences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -164,12 +156,7 @@ _PLAIN = re.compile(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment to be written.
-
-    Args:
-        body: Markdown.
-        says_something: whether the comment is worth creating if none exists yet.
-    """
+    """A comment in Markdown; `says_something`: it is worth creating if none exists yet."""
 
     body: str
     says_something: bool
@@ -187,13 +174,7 @@ def is_ours(body: str, key: str) -> bool:
 
 
 def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters: int = GITHUB_CHARACTERS) -> Comment:
-    """Write the comment.
-
-    Args:
-        key: see `key_of`.
-        before: the present comment, which is replaced; only its hidden line is read.
-        max_characters: limit of the platform. Findings that do not fit are counted.
-    """
+    """Write the comment in up to `max_characters`; further findings are counted. `before` is the present one."""
     findings = changes.report.findings
     now = [finding.fingerprint[:_REMEMBERED_LENGTH] for finding in findings]
     previous = _REMEMBERED.match(before)
@@ -335,11 +316,7 @@ _NUMBER = re.compile(r"[0-9]{1,15}\Z")
 
 
 class GitHub:
-    """The pull request of a workflow run, from the variables of the runner.
-
-    Raises:
-        PlatformError: this is not the run of a pull request, or there is no token.
-    """
+    """The pull request of a workflow run, from the runner's variables. Raises PlatformError without one or a token."""
 
     max_characters = GITHUB_CHARACTERS
 
@@ -362,10 +339,7 @@ class GitHub:
         self._client = RestClient(environment.get("GITHUB_API_URL", "https://api.github.com"), headers)
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """Return the number and the text of our comment.
-
-        Only a comment by the account of this token is ours: anybody may copy the hidden line.
-        """
+        """Return number and text of our comment: one by this token's account, because anybody may copy the line."""
         found = [
             item for item in self._client.pages(f"{self._comments}/{self._number}/comments") if _is_with(item, key)
         ]
@@ -386,20 +360,14 @@ class GitHub:
         return str(value_at(user, "login") or "")
 
     def create(self, body: str) -> None:
-        """Add a comment."""
         self._client.request("POST", f"{self._comments}/{self._number}/comments", {"body": body})
 
     def update(self, number: int, body: str) -> None:
-        """Replace the text of our comment."""
         self._client.request("PATCH", f"{self._comments}/comments/{number}", {"body": body})
 
 
 class GitLab:
-    """The merge request of a pipeline, from the variables of the runner.
-
-    Raises:
-        PlatformError: this is not the pipeline of a merge request, or there is no token.
-    """
+    """The merge request of a pipeline, from the runner's variables. Raises PlatformError without one or a token."""
 
     max_characters = GITLAB_CHARACTERS
 
@@ -432,34 +400,25 @@ class GitLab:
         return next(((item["id"], item["body"]) for item in ours), None)
 
     def create(self, body: str) -> None:
-        """Add a note."""
         self._client.request("POST", self._notes, {"body": body})
 
     def update(self, number: int, body: str) -> None:
-        """Replace the text of our note."""
         self._client.request("PUT", f"{self._notes}/{number}", {"body": body})
 
 
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
-    """Create or replace the comment, and return a message about the result.
-
-    `write` builds the comment, given the present one. Without a comment and without anything to report, no comment is
-    created.
-
-    Raises:
-        PlatformError: the platform rejects the request.
-    """
+    """Write the comment (`write` gets the present one) unless there is nothing to say. Raises PlatformError."""
     try:
         present = platform.find(key)
-        made = write(present[1] if present is not None else "")
+        new_comment = write(present[1] if present is not None else "")
         if present is None:
-            if not made.says_something:
+            if not new_comment.says_something:
                 return "nothing to report, so no comment is written"
-            platform.create(made.body)
+            platform.create(new_comment.body)
             return "comment written"
-        if present[1].strip() == made.body.strip():
+        if present[1].strip() == new_comment.body.strip():
             return "the comment is up to date"
-        platform.update(present[0], made.body)
+        platform.update(present[0], new_comment.body)
         return "comment updated"
     except PlatformError as error:
         if error.status in (401, 403, 404):
@@ -490,11 +449,7 @@ def _commit(name: object) -> str:
 
 
 def platform_of(name: str, environment: Mapping[str, str] = os.environ) -> GitHub | GitLab:
-    """Return the pull request on `github`, or the merge request on `gitlab`, that triggered this job.
-
-    Raises:
-        PlatformError: this job has none.
-    """
+    """Return the pull request on `github`, or merge request on `gitlab`, of this job. Raises PlatformError."""
     return GitHub(environment) if name == "github" else GitLab(environment)
 
 
@@ -508,10 +463,7 @@ _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """An error that prevents the comment; the message gives the reason and the remedy.
-
-    `status` is the HTTP status of the response, if there was one.
-    """
+    """An error that prevents the comment, with reason, remedy and the HTTP status, if any."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -527,14 +479,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class RestClient:
-    """The API at `address`.
-
-    Args:
-        headers: sent with each request; they include the token.
-
-    Raises:
-        PlatformError: the token must not be sent to this address.
-    """
+    """The API at `address`; `headers` include the token. Raises PlatformError if it must not be sent there."""
 
     def __init__(self, address: str, headers: Mapping[str, str]) -> None:
         parts = urllib.parse.urlsplit(address)
@@ -552,11 +497,7 @@ class RestClient:
         self._end = time.monotonic() + TIMEOUT_S
 
     def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the JSON of the response.
-
-        Raises:
-            PlatformError: the platform responds with an error, or not in time.
-        """
+        """Send a request and return the JSON of the response. Raises PlatformError."""
         left = self._end - time.monotonic()
         where = f"{method} {path.partition('?')[0]}"
         if left <= 0:
@@ -593,10 +534,9 @@ class RestClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return the message of the API about an error, shortened."""
     try:
         found = json.loads(error.read(10_000))
     except (ValueError, RecursionError, OSError, HTTPException):
         return ""
-    said = value_at(found, "message") or value_at(found, "error")
-    return f": {clean(str(said))[:200]}" if said else ""
+    message = value_at(found, "message") or value_at(found, "error")
+    return f": {clean(str(message))[:200]}" if message else ""

@@ -1,7 +1,4 @@
-"""The examination of this machine, its executors and hosts, and the text about it.
-
-All items run in parallel, each with a deadline.
-"""
+"""The examination of this machine, its executors and hosts, and the text about it."""
 
 from __future__ import annotations
 
@@ -287,16 +284,9 @@ def examine(
     stream: TextIO,
     deadline_s: float = 20.0,
 ) -> Examination:
-    """Return the capabilities of this machine and what is missing.
+    """Return the capabilities of this machine and what is missing. Raises UsageError.
 
-    Args:
-        hosts, hostfile, executor, executor_options: nodes to reach, and how, as for a check.
-        pythons: interpreters that ranks run with, examined before those found here.
-        environment: the variables of this process; `stream` is where output goes.
-        deadline_s: time limit for each item.
-
-    Raises:
-        UsageError: an unknown executor or option, or an invalid host.
+    `pythons` are examined before those found here; nodes are reached as for a check; `deadline_s` is for each item.
     """
     surroundings = Surroundings(environment, interpreters(pythons, environment), deadline_s)
     named, _ = named_nodes(hosts, hostfile)
@@ -312,9 +302,7 @@ def examine(
 
 
 def interpreters(pythons: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the Pythons that ranks might use here: the named ones, that of an active environment, the first on PATH,
-    and preflight's own.
-    """
+    """Return the Pythons that ranks might use: named ones, the environment's, the first on PATH, preflight's own."""
     named = [shutil.which(python) or python for python in pythons]
     active = [
         str(Path(environment[name]) / "bin" / "python")
@@ -334,7 +322,6 @@ def interpreters(pythons: Sequence[str], environment: Mapping[str, str]) -> tupl
 def _parts(
     surroundings: Surroundings, executor: Executor, named: Sequence[Node], stream: TextIO
 ) -> list[tuple[str, _Make]]:
-    """Return the items by name, in report order."""
     environment, deadline_s = surroundings.environment, surroundings.deadline_s
 
     async def at_once() -> Iterable[DoctorItem]:
@@ -433,7 +420,6 @@ class Examination:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of an examination."""
     return schema_of(type_adapter(Examination), "preflight examination")
 
 

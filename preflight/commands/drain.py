@@ -33,13 +33,7 @@ _ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of a node, as the scheduler reports it.
-
-    Args:
-        known: whether the scheduler manages the node.
-        in_service: whether the node accepts new work.
-        reason: why the node does not accept work; empty if it does, or if no reason is given.
-    """
+    """The scheduler's view of a node: whether it manages it, whether it accepts work, and the reason if not."""
 
     known: bool
     in_service: bool = True
@@ -47,7 +41,6 @@ class Standing:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether preflight took the node out of service."""
         return not self.in_service and self.reason.startswith(PREFIX)
 
 
@@ -68,7 +61,6 @@ class Decisions:
     refused: str = ""
 
     def of(self, action: str) -> tuple[Decision, ...]:
-        """Return the decisions with this action."""
         return tuple(item for item in self.items if item.action == action)
 
 
@@ -81,10 +73,7 @@ def share_of(text: str) -> float:
 
 
 def blamed_nodes(report: Report) -> dict[str, str]:
-    """Return the nodes to take out of service, with the reason: certain faults of the node itself.
-
-    A node counts if it answered and a check found an unsuppressed error of high confidence on this node alone.
-    """
+    """Return the nodes to drain, with reasons: they answered, and a check blames them alone with high confidence."""
     answered = {record.node.name for record in report.nodes if not record.problem}
     candidates = answered.intersection(hosts_of(report).failing)
     waived = {(item.id, node) for item in report.suppressed for node in item.nodes}
@@ -120,13 +109,7 @@ def is_cleared(report: Report, node: str, reason: str) -> bool:
 
 
 def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float) -> Decisions:
-    """Return the decisions after a run.
-
-    Args:
-        standings: the state of each node of the run, and of others that preflight took out of service.
-        at_most: the largest share of the nodes of the run that may be out of service by preflight at the same time;
-            nodes that the scheduler does not know are not counted.
-    """
+    """Return the decisions after a run; `at_most` is the largest share of known nodes to keep out of service."""
     if report.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED, ExitCode.BUG):
         return Decisions(refused="the run did not finish")
     names = [record.node.name for record in report.nodes]
@@ -154,8 +137,8 @@ def _decision(report: Report, node: str, standing: Standing, reason: str) -> Dec
     if reason:
         if standing.in_service:
             return Decision(node, "drain", reason)
-        whose = "by preflight" if standing.is_ours else "by somebody else"
-        return Decision(node, "leave", f"already out of service {whose}: {standing.reason or 'no reason given'}")
+        drained_by = "by preflight" if standing.is_ours else "by somebody else"
+        return Decision(node, "leave", f"already out of service {drained_by}: {standing.reason or 'no reason given'}")
     if standing.is_ours:
         if is_cleared(report, node, standing.reason):
             return Decision(node, "resume", f"the reason no longer applies: {standing.reason}")
@@ -180,11 +163,9 @@ class Slurm:
     name = "slurm"
 
     async def standings(self) -> dict[str, Standing]:
-        """Query the state of all nodes."""
         return _slurm_standing(await _query(["scontrol", "show", "node", "--oneliner"]))
 
     async def standing(self, node: str) -> Standing:
-        """Query the state of one node."""
         found = _slurm_standing(await _query(["scontrol", "show", "node", node, "--oneliner"]))
         return found.get(node, Standing(False))
 
@@ -197,15 +178,11 @@ class Slurm:
 
 
 class Kubernetes:
-    """Nodes of Kubernetes: our own taint keeps new pods away, and a condition gives the reason.
-
-    A cordon has no owner, so a cordon by somebody else would look the same; a taint has our key.
-    """
+    """Nodes of Kubernetes: a taint with our key keeps new pods away (a cordon has no owner), a condition explains."""
 
     name = "kubernetes"
 
     async def standings(self) -> dict[str, Standing]:
-        """Query the state of all nodes."""
         output = await _query(["kubectl", "get", "nodes", "--output=json"])
         try:
             items = json.loads(output)["items"]
@@ -214,7 +191,6 @@ class Kubernetes:
             raise ExecutorError("unreadable", f"kubectl get nodes: not a list of nodes ({error!r})") from error
 
     async def standing(self, node: str) -> Standing:
-        """Query the state of one node."""
         output = await _query(["kubectl", "get", "node", node, "--output=json"])
         try:
             return _kubernetes_standing(json.loads(output))
@@ -291,18 +267,10 @@ def act_on(
     say: Callable[[str], None],
     log_file: Path | None = None,
 ) -> Decisions:
-    """Drain and resume nodes after a run, or list the commands that would do it.
+    """Drain and resume nodes after a run, or (without `really`) list the commands that would do it.
 
-    Args:
-        scheduler: `slurm` or `kubernetes`.
-        really: whether the commands are run.
-        at_most: the largest share of nodes out of service by preflight.
-        say: receives each line for the user.
-        log_file: gets a line of JSON for each decision to change something, and for each command that ran.
-
-    Raises:
-        UsageError: the scheduler does not answer, a command failed, or too many nodes would be drained. Nodes that
-            were changed before are logged.
+    `say` receives lines for the user; `log_file` gets a JSON line for each decision and command. Raises UsageError if
+    the scheduler does not answer, a command fails, or too many nodes would be drained; earlier changes are logged.
     """
     return anyio.run(_act, report, SCHEDULERS[scheduler](), really, at_most, say, log_file)
 

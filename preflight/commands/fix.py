@@ -1,6 +1,4 @@
-"""Applies the fixes of findings: only to files that are unchanged since they were judged, each file completely or not
-at all.
-"""
+"""Applies the fixes of findings, only to unchanged files, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -42,10 +40,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes that can be applied together, the resulting files, and the fixes that were refused.
-
-    `unsafe_left` counts the fixes that only unsafe fixing would apply.
-    """
+    """Fixes to apply together, the resulting files, refused fixes, and the number of left unsafe ones."""
 
     files: Files
     fixed: tuple[Finding, ...] = ()
@@ -92,15 +87,9 @@ class Plan:
 
 
 def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
-    """Plan the fixes of a report's findings.
+    """Plan the fixes of a report's findings, the worst first; suppressed findings are left alone.
 
-    Args:
-        report: its suppressed findings are left alone.
-        files: the files that the report is about.
-        unsafe: also apply unsafe fixes.
-
-    The worst findings are fixed first; a fix that overlaps another is refused, and can be applied after the result has
-    been judged again.
+    A fix that overlaps another is refused, and can be applied after the result has been judged again.
     """
     hashes = {file.path: file.sha256 for file in report.inputs}
     drafts: dict[str, _Draft | str] = {}
@@ -127,9 +116,7 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
 
 
 def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
-    """Apply all edits of a fix to the drafts, or none of them. Returns the reason if the edits were not applied, else
-    an empty string.
-    """
+    """Apply all edits of a fix to the drafts, or none of them; return the reason for none, else an empty string."""
     edits: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
         draft = drafts[edit.path]
@@ -181,7 +168,6 @@ class _Draft:
         return any(_do_overlap((start, end), second) for second in self.edits)
 
     def changed(self) -> ChangedFile:
-        """Return the file with all edits applied."""
         pieces: list[str] = []
         at = 0
         for (start, end), replacement in sorted(self.edits.items()):
@@ -225,12 +211,7 @@ class Files:
             raise ValueError(f"is {error.kind}, not a regular file") from None
 
     def write(self, change: ChangedFile) -> None:
-        """Replace the content of a file and keep owner and mode. A link inside the root stays a link.
-
-        Raises:
-            OSError: the file cannot be written; nothing has changed.
-            ValueError: the file changed since it was read.
-        """
+        """Replace a file, keeping owner, mode and inner links. Raises OSError, or ValueError if it changed."""
         if self.read(change.path) != change.before:
             raise ValueError("changed since it was judged; run again")
         real = Path(self._real(change.path))

@@ -1,8 +1,4 @@
-"""Scans a project, chooses the settings of a first configuration and writes it: chosen keys are set, all others are
-comments.
-
-A line that begins with `#` and a space is explanation; a line that begins with only `#` is a key that could be set.
-"""
+"""Scans a project, chooses the settings of a first configuration, and writes it with all other keys as comments."""
 
 from __future__ import annotations
 
@@ -55,9 +51,7 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project. `others` is whether it is a submodule, which others
-    maintain.
-    """
+    """A folder with jobs that may not belong to the project. `others`: it is a submodule that others maintain."""
 
     path: str
     jobs: int
@@ -100,10 +94,7 @@ class ProjectScan:
 
 
 def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Sequence[Folder] = ()) -> ProjectScan:
-    """Scan these jobs and the reports on them by profile; paths are relative to the folder.
-
-    `others` are folders whose jobs were excluded.
-    """
+    """Scan jobs and the reports on them by profile, relative to the folder; `others` are excluded folders."""
     findings = {profile: report.findings for profile, report in reports.items()}
     widest = max(findings.values(), key=len, default=())
     launchers = Counter(launch.launcher for job in jobs for launch in job.launches)
@@ -141,9 +132,7 @@ def _systems(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, ...]:
-    """Return the folders with files of jobs that may not belong to the project; none if these folders contain all
-    jobs.
-    """
+    """Return the folders with jobs that may not belong to the project; none if they contain all jobs."""
     at = [_foreign_folder(job.name) for job in jobs]
     file_counts = Counter(path for path in at if path)
     counts = Counter(_foreign_folder(finding.locations[0].path) for finding in findings if finding.locations)
@@ -185,10 +174,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """The keys to set, the keys to offer as comments, and the decisions to print.
-
-    `excluded` folders are excluded, `offered` ones could be; `job` is a job that `executor` can run.
-    """
+    """The keys to set or offer, the decisions to print, excluded and offered folders, and a job for `executor`."""
 
     profile: str
     fail_on: str
@@ -201,12 +187,7 @@ class Recommendations:
 
 
 def choose_settings(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
-    """Return the choices for a folder.
-
-    Args:
-        executor: the executor that a check would use here; empty if there is none. `because` is the reason.
-        accept: today's findings will be accepted by a baseline.
-    """
+    """Return the choices for a folder; `executor` is what a check would use here, `accept` plans a baseline."""
     profile, why_profile = _profile(scan)
     fail_on, why_fail_on = _fail_on(scan, profile, accept=accept)
     excluded = tuple(folder for folder in scan.folders if folder.others)
@@ -295,16 +276,7 @@ class FirstConfig:
 def make_first_config(
     folder: Path, *, environment: Mapping[str, str], created: str, accept: bool = False
 ) -> FirstConfig:
-    """Make the configuration for a folder. Nothing is written.
-
-    Args:
-        environment: the variables of this process, which may reveal a scheduler.
-        created: the current time, in ISO 8601.
-        accept: a baseline of today's findings will be written.
-
-    Raises:
-        UsageError: the folder does not exist.
-    """
+    """Make the configuration for a folder, without writing it. `created` is in ISO 8601. Raises UsageError."""
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder; expected the one that contains the jobs")
     jobs = jobs_in([folder], root=folder)
@@ -414,7 +386,6 @@ def pattern(folder: Folder) -> str:
 
 
 def _describe_key(name: str, explanation: str = "") -> str:
-    """Return the description of a key, followed by the explanation if there is one."""
     return "\n".join(map(_comment, filter(None, (_MEANINGS[name], explanation))))
 
 

@@ -75,11 +75,7 @@ def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str
 
 
 def patch_manifest(text: str, files: Mapping[str, str], options: ManifestOptions) -> str:
-    """Return the manifest with the init container added and otherwise unchanged, followed by the ConfigMap.
-
-    Raises:
-        UsageError: nothing can be inserted without rewriting the manifest.
-    """
+    """Return the manifest with the init container, then the ConfigMap. Raises UsageError if it must be rewritten."""
     source = choose_source(text, options.name)
     insertions: dict[int, str] = {}
     for role, container in _init_containers(source, files, options):
@@ -319,11 +315,7 @@ def read_files(root: Path, paths: Sequence[str]) -> dict[str, str]:
 
 
 def profile_of(text: str) -> tuple[Claim, ...] | None:
-    """Return the requirements of `FILE` or `FILE:NODE`, a recording that `--save` wrote; None if `text` names no file.
-
-    Raises:
-        UsageError: the file is not a recording, or the node is not in it.
-    """
+    """Return the requirements in a recording, `FILE` or `FILE:NODE`; None if it names no file. Raises UsageError."""
     file, colon, node = text, "", ""
     if not Path(file).is_file():
         file, colon, node = text.rpartition(":")

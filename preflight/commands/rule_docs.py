@@ -117,9 +117,7 @@ def _wrap(page: str, width: int | None) -> str:
 
 
 def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
-    """Return one line per rule or check (`text`; two if it is wider than `width`), all metadata (`json`), or everything
-    (`markdown`).
-    """
+    """Return one or two lines per rule or check (`text`), all metadata (`json`), or everything (`markdown`)."""
     found = all_items(site_rules)
     if output == "markdown":
         return "\n".join(pages(found).values())
@@ -209,11 +207,7 @@ def pages(items: Sequence[Rule | Check]) -> dict[str, str]:
 
 
 def write(folder: Path, items: Sequence[Rule | Check]) -> list[Path]:
-    """Write the pages to a folder, delete those of former areas, and return the changed files.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write the pages, delete those of former areas, and return the changed files. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     wanted = pages(items)
     changed: list[Path] = []
@@ -252,13 +246,11 @@ def _subject(probe: Callable[..., object]) -> str:
 
 
 def _sections(doc: str) -> Iterator[tuple[str, str]]:
-    """Return each heading of a docstring with its text."""
     pieces = _HEADING.split(inspect.cleandoc(doc))
     return zip(pieces[1::2], map(inspect.cleandoc, pieces[2::2]), strict=True)
 
 
 def _first_paragraph(doc: str) -> str:
-    """Return the first paragraph on one line."""
     return " ".join(inspect.cleandoc(doc).partition("\n\n")[0].split())
 
 

@@ -55,11 +55,7 @@ def lint_since(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Report:
-    """Judge the jobs of the working tree that differ from a commit; findings that existed there do not count.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Judge the jobs that differ from a commit, without its findings. Raises UsageError if it cannot be read."""
     with versions_of(root, paths, revision, configuration.exclude, processes=processes, progress=progress) as versions:
         return judge_versions(versions, revision, configuration, created=created, progress=progress)
 
@@ -98,16 +94,7 @@ def versions_of(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Iterator[Versions]:
-    """Read both versions of the jobs in `paths`.
-
-    The earlier version is written to a private folder, without being executed; if no job is touched, it is not read.
-
-    Args:
-        branch_point: compare with the last commit that HEAD and `revision` have in common.
-
-    Raises:
-        UsageError: the commit cannot be read.
-    """
+    """Read both versions of the jobs in `paths`; `branch_point` is the last common commit. Raises UsageError."""
     try:
         with (
             open_revision(root, revision, branch_point=branch_point) as old,
@@ -157,13 +144,10 @@ class _Change:
         return {path for path, unchanged in self._known.items() if not unchanged}
 
     def removed(self) -> set[str]:
-        """Return files of the commit that no longer exist."""
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:
-        """Return the job if the change touches it; otherwise its notes on changed files that must be read, or None if
-        there are no such notes.
-        """
+        """Return the job if the change touches it; else its notes on changed files that must be read; else None."""
         # Each file is compared, so that `changed` has all of them.
         unchanged = [self._is_unchanged(file.path) for file in job.files]
         if not all(unchanged) or any(self._is_removed(reference.target) for reference in job.references):

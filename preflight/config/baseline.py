@@ -43,7 +43,7 @@ def of_findings(findings: Iterable[Finding]) -> Baseline:
         )
         for finding in findings
     )
-    return Baseline(_sort_entries(entries))
+    return Baseline(tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint))))
 
 
 def remove_entries(baseline: Baseline, stale_entries: Sequence[Accepted]) -> Baseline:
@@ -53,11 +53,7 @@ def remove_entries(baseline: Baseline, stale_entries: Sequence[Accepted]) -> Bas
 
 
 def load(path: Path) -> Baseline:
-    """Load the baseline from a file.
-
-    Raises:
-        UsageError: the file cannot be read, or is invalid.
-    """
+    """Load the baseline from a file. Raises UsageError."""
     try:
         document = json.loads(regular_file.read(path, _MAX_BYTES))
     except FileNotFoundError:
@@ -116,7 +112,3 @@ def format_table(baseline: Baseline) -> str:
             lines.append(f"    {path}{f'  {file_count}' if file_count > 1 else ''}")
     lines.append(f"{count_text(baseline.entries)} accepted")
     return "\n".join(lines) + "\n"
-
-
-def _sort_entries(entries: Iterable[Accepted]) -> tuple[Accepted, ...]:
-    return tuple(sorted(entries, key=lambda entry: (entry.path, entry.id, entry.fingerprint)))

@@ -1,9 +1,7 @@
-"""Reads a configuration file, reports every mistake in it with its location, and returns its settings.
+"""Reads a configuration file, reports every mistake with its location, and defines the schema of its keys.
 
 The file may be untrusted, like the rest of its tree. It can select rules, set their severity and accept findings. It
 cannot name an output file, and it can name site rules or a database only if the user named the file.
-
-The module also defines the schema of a configuration file: its keys with their types and meanings.
 """
 
 from __future__ import annotations
@@ -42,11 +40,7 @@ _MAX_PROBLEMS = 10
 
 
 def load_named(file: Path, root: Path, declared: Site) -> Document:
-    """Return the configuration in a file that the user named.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Return the configuration in a file that the user named. Raises UsageError."""
     try:
         text = regular_file.read_text(file, _MAX_BYTES, encoding="utf-8-sig")
     except OSError as error:
@@ -60,11 +54,7 @@ def load_named(file: Path, root: Path, declared: Site) -> Document:
 
 
 def load_from_tree(file: Path, root: Path, top: Path, declared: Site) -> Document | None:
-    """Return the configuration in a file of the tree below `top`; None if the file does not configure preflight.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Return the configuration in a file below `top`; None if it does not configure preflight. Raises UsageError."""
     # This reader accepts only regular files inside the tree.
     tree_file = DirectoryTree(top, max_file_bytes=_MAX_BYTES).read(os.path.relpath(file, top))
     if isinstance(tree_file, SourceFile):
@@ -111,15 +101,8 @@ def _document(text: str, file: Path, root: Path, declared: Site, *, trusted: boo
 class Document:
     """A parsed configuration file.
 
-    Args:
-        file: the path of the file.
-        display_path: the path of the file for people.
-        root: the folder to which patterns are converted.
-        settings: the values of its keys.
-        positions: the locations of its keys.
-        table: the path of the table of preflight in the file.
-        trusted: whether the user named the file.
-        site: the rules and checks that the site declared.
+    `root` is the folder to which patterns are converted; `table` is the path of preflight's table in the file;
+    `trusted`: the user named the file.
     """
 
     file: Path
@@ -140,8 +123,7 @@ class Document:
         return join_some(lines, _MAX_PROBLEMS, "\n")
 
     def problems(self) -> Iterator[Problem]:
-        """Yield problems that types cannot express: unknown rules, invalid patterns, settings that need a trusted"
-        " file."""
+        """Yield problems that types cannot express: unknown rules, bad patterns, settings for trusted files only."""
         settings = self.settings
         if too_many := list(self._exceeded_limits()):
             yield from too_many
@@ -334,11 +316,7 @@ class Document:
         return relocate(patterns, self.file.parent.resolve(), self.root.resolve())
 
     def baseline(self) -> Path | None:
-        """Return the path of the baseline that the file names; None if it names none.
-
-        Raises:
-            UsageError: the file was found in the tree, and its baseline is outside its folder.
-        """
+        """Return the path of the baseline, if any. Raises UsageError if a file of the tree names one elsewhere."""
         name = self.settings.baseline
         if name is None:
             return None
@@ -382,8 +360,8 @@ class Settings:
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    select: Annotated[list[str], "Only these rules and checks, by id, name or area."] = field(default_factory=list)
-    ignore: Annotated[list[str], "Not these rules and checks, by id, name or area."] = field(default_factory=list)
+    select: Annotated[list[str], "Run only these rules and checks, by id, name or area."] = field(default_factory=list)
+    ignore: Annotated[list[str], "Skip these rules and checks, by id, name or area."] = field(default_factory=list)
     profile: Annotated[Literal["gate", "default", "pedantic"] | None, "How strict."] = None
     severity: Annotated[
         dict[str, SeverityName],
@@ -411,7 +389,9 @@ class Settings:
         "Database that remembers each run of nodes: sqlite:///FILE or postgresql://...; only in a configuration named "
         "with --config.",
     ] = None
-    history_keep: Annotated[str | None, "How long it does: 180d, or the newest 500runs. Default: keep all."] = None
+    history_keep: Annotated[
+        str | None, "How long the database keeps runs: 180d, or the newest 500runs. Default: keep all."
+    ] = None
     waive: Annotated[list[Waive], "Rules and checks that this site accepts, each with a reason."] = field(
         default_factory=list
     )
@@ -437,5 +417,4 @@ def validate_settings(document: Mapping[str, Any]) -> Settings | list[Problem]:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a configuration file."""
     return describe_schema(type_adapter(Settings), "preflight configuration", Settings, Waive)

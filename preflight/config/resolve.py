@@ -1,8 +1,4 @@
-"""Determines the input of a command, and the settings of its run from the configuration file and the command line,
-which takes precedence.
-
-Most runs have neither a configuration file nor site rules, so their readers are imported only on demand.
-"""
+"""Determines the input of a command, and the settings of its run from file and command line."""
 
 from __future__ import annotations
 
@@ -80,11 +76,7 @@ def jobs_in(
     given: Mapping[Path, bytes] | None = None,
     progress: Progress = ignore,
 ) -> tuple[Job, ...]:
-    """Return the jobs that the files in `paths` describe; `exclude` are patterns of files to skip in folders.
-
-    Raises:
-        UsageError: a path does not exist, or is outside `root`; a pattern of `exclude` is invalid.
-    """
+    """Return the jobs in `paths`, without folder files matching `exclude`. Raises UsageError for bad paths."""
     return read_jobs(paths, root=root, exclude=exclude, given=given, progress=progress)[0]
 
 
@@ -97,12 +89,7 @@ def read_jobs(
     candidates: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
-    """Return the jobs as `jobs_in` returns them, and the files of folders that were skipped.
-
-    Args:
-        only: the candidates (relative to `root`) in folders, which are then not searched, to read some jobs of a folder
-            again.
-    """
+    """Return the jobs of `jobs_in` and the skipped files; `only` are candidates to read instead of a search."""
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot
 
@@ -118,15 +105,7 @@ _MAX_FILES = 16
 def resolve_settings(
     choices: Choices, root: Path, start: Path, top: Path, *, read_baseline: bool = True
 ) -> RunSettings:
-    """Return the settings of a run over `root`. Configuration files are searched from the folder `start` up to `top`.
-
-    Args:
-        read_baseline: whether to read the accepted findings, whose file may not exist yet.
-
-    Raises:
-        UsageError: the file cannot be used, with every problem at its location; or the command line has an unknown
-            name.
-    """
+    """Return the settings of a run over `root`, from files between `start` and `top`. Raises UsageError."""
     declared = _load_site(choices.site_rules)
     documents = _documents(choices, root, start, top, declared) if choices.use_file else []
     document = documents[0] if documents else None
@@ -160,10 +139,7 @@ def resolve_settings(
 
 
 def _apply_choices(file_configuration: Configuration, choices: Choices) -> Configuration:
-    """Return the settings of the file after the command line is applied.
-
-    `--select` replaces `select` and `ignore` of the file; ignored items and severities are combined.
-    """
+    """Return the settings after the command line: `--select` replaces selections, the rest is combined."""
     exclude = choices.exclude if choices.exclude is not None else file_configuration.exclude
     return replace(
         file_configuration,
@@ -178,12 +154,7 @@ def _apply_choices(file_configuration: Configuration, choices: Choices) -> Confi
 
 
 def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: Site) -> list[Document]:
-    """Return the configuration file that the user named; otherwise the files from the folder `top` down to `start`,
-    outermost first.
-
-    Raises:
-        UsageError: a file cannot be used, or a folder has two files.
-    """
+    """Return the named configuration file, or those from `top` down to `start`. Raises UsageError."""
     if choices.file is not None:
         from preflight.config.document import load_named
 
@@ -243,10 +214,7 @@ NAMES = ("preflight.toml", "pyproject.toml")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The choices of the command line; None or empty for options that were not given.
-
-    `file` is the configuration file to use instead of a search. If `use_file` is false, no configuration file is used.
-    """
+    """The choices of the command line. `file` replaces the search; without `use_file` no file is used."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -264,16 +232,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The settings of a run.
-
-    Args:
-        configuration: the choices that the verdict depends on.
-        output: the format of the report; empty if it is not set.
-        baseline: the file of the baseline; None if there is none.
-        price_per_gpu_hour: the price in the user's currency; None if it is not set.
-        history: the address of the database for runs; empty if there is none.
-        history_keep: the time for which the database keeps runs; empty to keep all.
-    """
+    """The settings of a run; the price is in the user's currency, an empty `history_keep` keeps all runs."""
 
     configuration: Configuration = field(default_factory=Configuration)
     output: str = ""

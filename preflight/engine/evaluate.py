@@ -1,7 +1,5 @@
 """Runs every selected rule and check over a recording, each isolated from the others and from broken facts.
 
-The module is pure except for the code of the rules: the same recording gives the same outcomes in the same order.
-
 A check must handle every value that its probes' types allow, and a node may send any such value. If a value makes the
 check crash, its node is found by judging again with the facts of fewer nodes.
 """
@@ -35,10 +33,7 @@ _MAX_NAMED = 5
 
 
 def is_selected(meta: Meta, configuration: Configuration) -> bool:
-    """Return whether the configuration selects this rule or check: by profile, then `select`, then `ignore`.
-
-    Mandatory rules and checks are selected in every profile, and cannot be ignored.
-    """
+    """Return whether profile, `select` and `ignore` select this rule or check; mandatory ones always are."""
     mandatory = matches(meta.id, meta.name, configuration.mandatory)
     if matches(meta.id, meta.name, configuration.ignore) and not mandatory:
         return False
@@ -60,13 +55,7 @@ def outcomes_of(
     facts: Facts | None = None,
     progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
-    """Return all outcomes of a recording, ordered by id, then job name, then the order in which they were stated.
-
-    Args:
-        facts: the facts of the recording, if the caller uses them afterwards. The caller then calls `clear_memo` for
-            the facts.
-        progress: a function that is called before each rule and check.
-    """
+    """Return all outcomes by id, job name and order of statement. With `facts`, the caller calls `clear_memo`."""
     outcomes: list[Outcome] = []
     configuration = recording.configuration
     jobs = _sort_jobs(recording.jobs)
@@ -102,9 +91,7 @@ def outcomes_of(
 def _add_default_warnings(
     rule: Rule, job: Job, outcomes: list[Outcome], chosen_severity: Severity | None
 ) -> Iterator[Outcome]:
-    """Yield the outcomes of a rule, and a warning for each subject that is undecided, but has an error with the
-    defaults of the scripts.
-    """
+    """Yield the outcomes, and a warning for each undecided subject with an error under the scripts' defaults."""
     yield from outcomes
     unknown = {outcome.subject for outcome in outcomes if outcome.status is Status.UNKNOWN}
     if job.by_default is None or not unknown:
@@ -134,8 +121,7 @@ def _assumption(name: str, value: str) -> str:
 
 
 def _budget_outcome(meta: Meta, jobs: Sequence[Job]) -> Outcome:
-    """Return one outcome for all jobs that a rule was not applied to; a report has no room for thousands of"
-    " outcomes."""
+    """Return one outcome for all jobs that a rule was not applied to, because there may be thousands of them."""
     named = join_some([job.name for job in jobs], _MAX_NAMED)
     reason = (
         f"{meta.id} {meta.name} was not applied to {named}, because the run exhausted its CPU time or memory;"
@@ -255,9 +241,7 @@ def _outcome(meta: Meta, job: Job, verdict: Verdict, stage: str, *, chosen_sever
 
 
 def _finding(meta: Meta, job: Job, verdict: Verdict, chosen_severity: Severity | None) -> Finding:
-    """Return the finding. Its severity is the user's choice, otherwise the author's, and is never higher than its
-    confidence allows.
-    """
+    """Return the finding. Its severity is the user's or the author's choice, limited by its confidence."""
     confidence = verdict.confidence or meta.confidence
     severity = chosen_severity or _lower_severity(verdict.severity, meta.severity)
     if severity is Severity.ERROR and (confidence is not Confidence.HIGH or _depends_on_guess(job, verdict)):
@@ -300,10 +284,7 @@ Judge = Callable[[Fleet, Facts], Iterable[T]]
 
 
 def judge_without_crashing_nodes(judge: Judge[T], fleet: Fleet, facts: Facts) -> tuple[list[T], dict[str, str]]:
-    """Return the result of `judge`, and the nodes whose facts it cannot handle, each with the error.
-
-    Raises the error of `judge` if it crashes regardless of the facts.
-    """
+    """Return the result of `judge`, and nodes with unusable facts; raises its error if it always crashes."""
     try:
         return list(judge(fleet, facts)), {}
     except Exception as error:
@@ -318,9 +299,7 @@ def judge_without_crashing_nodes(judge: Judge[T], fleet: Fleet, facts: Facts) ->
             return error
 
     def search(candidates: list[str], excluded_names: list[str]) -> None:
-        """Add to `problems` the candidates whose facts make `judge` crash, if the facts of `excluded_names` are
-        excluded.
-        """
+        """Add to `problems` the candidates whose facts crash `judge` when `excluded_names` are excluded."""
         if len(problems) > MAX_NODES:
             return
         attempt_result = attempt({**problems, **dict.fromkeys(excluded_names, "")})

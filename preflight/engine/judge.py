@@ -16,11 +16,7 @@ from preflight.plugins.installed import broken_for, checks_for, plugins, rules_f
 
 
 def judge(recording: Recording | str | Path, *, progress: Progress = ignore) -> Report:
-    """Judge a recording, or the file of a recording. The verdict is the same as in the run, and no cluster is needed.
-
-    Raises:
-        UsageError: the file cannot be read, or is not a recording.
-    """
+    """Judge a recording, or the file of one, without a cluster, as in the run. Raises UsageError."""
     if not isinstance(recording, Recording):
         progress(Step("recording"))
         recording = _load(Path(recording))

@@ -1,8 +1,4 @@
-"""The charts and measurements that packs of checks make from a recording, each function isolated from the others.
-
-If a function fails, only its output is missing, and the report lists the function like any part of a pack that cannot
-be used.
-"""
+"""The charts and measurements that packs of checks make from a recording, each function isolated from the others."""
 
 from __future__ import annotations
 
@@ -49,12 +45,7 @@ def _collect_output(
     name_outputs: Callable[[Iterable[tuple[Job, Any]]], dict[str, T]],
     messages: tuple[str, str],
 ) -> tuple[dict[str, T], tuple[Broken, ...]]:
-    """Return the output of these functions for every job, by id, and the functions that failed.
-
-    Args:
-        name_outputs: a function that checks the outputs of one function for all jobs, and returns them by id.
-        messages: the message for a function that failed, and the message for an id that is already used.
-    """
+    """Return the output of these functions by id, checked by `name_outputs`, and the functions that failed."""
     sorted_jobs = sorted(jobs, key=lambda job: job.name)
     outputs: dict[str, T] = {}
     broken: list[Broken] = []
@@ -74,10 +65,7 @@ def _collect_output(
 
 
 def _validate_chart(chart: Any) -> Chart:
-    """Return the chart after the validation that readers of the report apply; a pack may return anything.
-
-    Raises TypeError for any other object, and ValueError for an invalid chart.
-    """
+    """Return the chart after the readers' validation. Raises TypeError for another object, ValueError if invalid."""
     kind = next((kind for kind in _CHART_KINDS if isinstance(chart, kind)), None)
     if kind is None:
         raise TypeError(
@@ -110,11 +98,7 @@ PropertyReader = Callable[[NodeRecord, Facts], Mapping[str, str]]
 def build_measurements(
     readers: Iterable[PackFunction], jobs: Sequence[Job], fleet: Fleet, facts: Facts
 ) -> tuple[tuple[Measurements, ...], tuple[Broken, ...]]:
-    """Return the measurements that these functions read from the facts, in the order of the packs, and the functions
-    that failed.
-
-    If several jobs measured a quantity, the values of the first job count. Values that are not finite are omitted.
-    """
+    """Return the measurements of these functions (finite, of the first job), and the functions that failed."""
     messages = ("no measurement could be read", "the quantity {!r} is already measured by another function")
     measurements, broken = _collect_output(readers, jobs, fleet, facts, _first_measurements, messages)
     return tuple(item for item in measurements.values() if item.values), broken

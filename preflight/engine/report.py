@@ -94,13 +94,7 @@ class _SourcedNumber(NamedTuple):
 def avoided_cost(
     findings: Sequence[Finding], jobs: Sequence[Job], *, nodes: Sequence[str] = (), fail_on: Severity = Severity.ERROR
 ) -> AvoidedCost | None:
-    """Return the cost that these findings avoided; None if no finding would make all ranks wait, or if a number is
-    missing.
-
-    Args:
-        nodes: the nodes of the run, which are also the nodes of the job. If it is empty, the files give the number.
-        fail_on: the lowest severity of findings that count.
-    """
+    """Return the cost that these findings avoided, on `nodes` or those in the files; None if unknown."""
     waiting_findings = [finding for finding in findings if finding.waits_at and finding.severity.rank >= fail_on.rank]
     costs = [
         _job_cost(job, waiting_findings if len(jobs) == 1 else _findings_about(job, waiting_findings), nodes)
@@ -110,7 +104,6 @@ def avoided_cost(
 
 
 def _findings_about(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings about one of this job's launches or files."""
     launches, files = {launch.id for launch in job.launches}, {file.path for file in job.files}
     return [f for f in findings if f.subject in launches or any(location.path in files for location in f.locations[:1])]
 
@@ -199,9 +192,7 @@ def _backend(job: Job, launch: Launch) -> str:
 
 
 def _rendezvous_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
-    """Return the seconds of the first wait: between the agents of a launcher, or between ranks when their process group
-    forms; None if unknown.
-    """
+    """Return the seconds of the first wait: of launcher agents, or of ranks in group setup; None if unknown."""
     if launch.launcher not in _ELASTIC_LAUNCHERS:
         return _group_timeout(job, launch)
     if any(Known(True) == claim.value for claim in job.setting("standalone", launch.scope)):
@@ -222,9 +213,7 @@ def _rendezvous_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
 
 
 def _group_timeout(job: Job, launch: Launch) -> _SourcedNumber | None:
-    """Return the seconds that ranks wait in their process group, for each other or in a collective; None if
-    unknown.
-    """
+    """Return the seconds that ranks wait in group setup or in a collective; None if unknown."""
     timeouts = job.setting("process_group_timeout_s", launch.scope) or job.setting("process_group_timeout_s")
     if any(claim.strength > Strength.DEFAULT for claim in timeouts):
         return _smallest_number(timeouts)
@@ -537,9 +526,7 @@ class Report:
         object.__setattr__(self, "summary", count_findings(self.findings, self.suppressed))
 
     def __repr__(self) -> str:
-        """Return one line with the command, the verdict and the numbers. `preflight.engine.report.to_json` returns the
-        complete report.
-        """
+        """Return one line with command, verdict and counts; `preflight.engine.report.to_json` returns everything."""
         return f"<Report of {self.run.verb}: {self.verdict.value}, {self._numbers()}>"
 
     def _repr_html_(self) -> str:
@@ -602,14 +589,7 @@ def report_on(
     property_readers: Sequence[PropertyReader] = (),
     progress: Progress = ignore,
 ) -> Report:
-    """Judge a recording and build the complete report.
-
-    Args:
-        chart_makers: functions that make charts; the verdict does not depend on them.
-        missing_charts: chart makers and measurement readers that could not be loaded.
-        measurement_readers: functions that read measurements; the verdict does not depend on them.
-        property_readers: functions that read the properties of a node.
-    """
+    """Judge a recording and build the report. Charts, measurements and properties do not affect the verdict."""
     facts = Facts(recording.facts, recording.events)
     outcomes = outcomes_of(recording, rules, checks, facts=facts, progress=progress)
     charts: tuple[Chart, ...] = ()
@@ -770,8 +750,7 @@ def _exit_code(recording: Recording, verdict: VerdictKind) -> int:
 
 
 def _without_defaults(job: Job) -> Job:
-    """Return the job without its copy with the scripts' defaults; the findings contain the consequences of that"
-    " copy."""
+    """Return the job without `by_default`; the findings contain its consequences."""
     return job if job.by_default is None else replace(job, by_default=None)
 
 
@@ -856,10 +835,7 @@ class Hosts(NamedTuple):
 
 
 def hosts_of(report: Report) -> Hosts:
-    """Return the nodes of a report by result. A finding only about files concerns no node.
-
-    After a run with an injected fault, all nodes that were reached are unknown.
-    """
+    """Return the nodes by result, without findings on files; all unknown after an injected fault."""
     fail_rank = Severity(report.configuration.fail_on).rank
     failing = {record.node.name for record in report.nodes if record.problem}
     has_injected_fault = report.run.smoke_options.injected_fault is not None

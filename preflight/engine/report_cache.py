@@ -33,18 +33,13 @@ _EAGER_FIELDS = ("name", "files", "launches", "probable")
 
 
 def key_of(inputs: Sequence[Any], modules: Iterable[str]) -> str:
-    """Return the key for these inputs and for the code in the packages of these modules.
-
-    Args:
-        inputs: values whose `repr` is complete.
-        modules: the names of modules.
-    """
+    """Return the key for inputs (with complete `repr`) and the code in the packages of these modules."""
     identity = [_FORMAT, sys.version, inputs, _code_fingerprint(frozenset(name.partition(".")[0] for name in modules))]
     return hashlib.sha256(repr(identity).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def load_report(cache: Cache, key: str, snapshot: TreeSnapshot, created: str) -> Report | None:
-    """Return the report stored under `key`; None if there is no valid entry, or if the tree has changed since."""
+    """Return the report stored under `key`; None if the entry is missing, invalid or older than the tree."""
     content = cache.get(key)
     if content is None:
         return None
@@ -57,9 +52,7 @@ def load_report(cache: Cache, key: str, snapshot: TreeSnapshot, created: str) ->
 
 
 def store_report(cache: Cache, key: str, snapshot: TreeSnapshot, report: Report) -> None:
-    """Store a report and the files that it depends on under `key`. A report that cannot be written as JSON is not
-    stored.
-    """
+    """Store a report and the files it depends on under `key`, unless it cannot be written as JSON."""
     entry = {
         "seen": snapshot.reads(),
         "tool": plain(report.tool),
@@ -151,9 +144,7 @@ _LAZY_FIELDS = frozenset(field.name for field in fields(Job)) - frozenset(_EAGER
 
 
 def _outcome_rows(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return outcomes as rows of numbers, with adjacent rows that differ only in the subject merged: there are tens of
-    thousands of outcomes, with a few hundred distinct strings.
-    """
+    """Return outcomes as rows of numbers, with adjacent equal ones merged: there are tens of thousands of them."""
     text_numbers: dict[str, int] = {}
 
     def text_number(text: str) -> int:
@@ -205,9 +196,7 @@ def _parse_outcomes(table: dict[str, Any]) -> tuple[Outcome, ...]:
 
 @functools.cache
 def _parser_of(kind: Any) -> Callable[[Any], Any]:
-    """Return a function that rebuilds a value of `kind` from the output of `plain`. It supports only the classes of a
-    report.
-    """
+    """Return a function that rebuilds a value of `kind` from the output of `plain`, for classes of a report."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if NoneType in arguments:
         parse_value = _parser_of(next(argument for argument in arguments if argument is not NoneType))
@@ -227,9 +216,7 @@ def _parser_of(kind: Any) -> Callable[[Any], Any]:
 
 @functools.cache
 def _code_fingerprint(packages: frozenset[str]) -> str:
-    """Return a hash of the sizes and modification times of these packages' files, so that changed code invalidates the
-    cache.
-    """
+    """Return a hash of sizes and times of these packages' files, so that changed code invalidates the cache."""
     file_states: list[tuple[str, int, int]] = []
     folders = [str(path) for name in packages for path in getattr(sys.modules.get(name), "__path__", ())]
     while folders:

@@ -1,8 +1,4 @@
-"""Excludes findings from the verdict that comments, waivers, a baseline or the configuration suppress.
-
-Unused suppressions are reported, because a suppression that outlives its fault hides the next fault. The module is
-pure: the expiry date of a waiver is compared with the time in the recording.
-"""
+"""Excludes findings from the verdict that comments, waivers, a baseline or the configuration suppress."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import NamedTuple
 from preflight._util.hostnames import is_host_range
 from preflight.model.configuration import Accepted, Configuration, FileIgnores, Waiver, matches
 from preflight.model.findings import Command, Evidence, Finding, Location, Outcome
-from preflight.model.job import Job, Suppression
+from preflight.model.job import Suppression
 from preflight.model.recording import Recording
 from preflight.sources.discovery.walk import Excluded
 
@@ -55,7 +51,9 @@ def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> Sup
     """Return the findings of `outcomes`, folded, with every suppression of the recording applied to them."""
     outcome_list = tuple(outcomes)
     suppressor = _Suppressor(
-        recording, _all_suppressions(recording.jobs), frozenset(o.id for o in outcome_list if o.stage == "lint")
+        recording,
+        tuple(dict.fromkeys(s for job in recording.jobs for s in job.suppressions)),
+        frozenset(o.id for o in outcome_list if o.stage == "lint"),
     )
     kept: list[Finding] = []
     suppressed: list[Finding] = []
@@ -70,10 +68,6 @@ def apply_suppressions(outcomes: Iterable[Outcome], recording: Recording) -> Sup
         tuple(suppressor.suppression_notes(judged_rules)),
         tuple(suppressor.stale(judged_rules)),
     )
-
-
-def _all_suppressions(jobs: Sequence[Job]) -> tuple[Suppression, ...]:
-    return tuple(dict.fromkeys(s for job in jobs for s in job.suppressions))
 
 
 @dataclass(slots=True)
@@ -101,9 +95,7 @@ class _Suppressor:
         return self.recording.configuration
 
     def split(self, finding: Finding) -> Iterator[Finding]:
-        """Yield a finding with its suppression; if a waiver covers only some of its nodes, yield a finding for each
-        part.
-        """
+        """Yield a finding with its suppression, in parts if a waiver covers only some of its nodes."""
         first_line = (finding.locations[0].path, finding.locations[0].line) if finding.locations else ("", 0)
         comments = [comment for comment in self._on_line.get(first_line, ()) if _names_rule(comment, finding)]
         waivers = [waiver for waiver in self._configuration.waivers if self._is_waived_by(waiver, finding)]
@@ -172,10 +164,7 @@ class _Suppressor:
         return bool(waiver.expires) and self.recording.created[:10] > waiver.expires
 
     def unused_comments(self) -> tuple[Suppression, ...]:
-        """Return the comments that suppressed nothing, each once.
-
-        A comment may cover several lines, and counts as unused if it suppressed nothing on any of these lines.
-        """
+        """Return the comments, each once, that suppressed nothing on any of their lines."""
         used_keys = {(s.path, s.span, s.names) for s in self.comments if s in self._used}
         unused: dict[object, Suppression] = {}
         for s in self.comments:
@@ -184,11 +173,7 @@ class _Suppressor:
         return tuple(unused.values())
 
     def suppression_notes(self, judged_rules: set[tuple[str, str]]) -> Iterator[SuppressionNote]:
-        """Yield notes on settings that are ignored because they would be less strict, on waivers that are expired or
-        unused, on unused entries of the baseline, and on mandatory rules.
-
-        A waiver is unused if it suppressed nothing although its rule was applied.
-        """
+        """Yield notes on ignored settings, unused or expired waivers, unused baseline entries, and mandatory rules."""
         for message in self._configuration.set_aside:
             yield SuppressionNote("set-aside", message)
         for waiver in self._configuration.waivers:
@@ -220,9 +205,7 @@ class _Suppressor:
                 yield entry
 
     def _could_suppress(self, waiver: Waiver, judged_rules: set[tuple[str, str]]) -> bool:
-        """Return whether this run could have found the waived fault: a run over one file finds no faults in other
-        files.
-        """
+        """Return whether this run could have found the waived fault, which may be in a file that it did not read."""
         if not any(matches(id, name, (waiver.rule,)) for id, name in judged_rules):
             return False
         if waiver.hosts and not _host_names(waiver.hosts) & {record.node.name for record in self.recording.nodes}:
@@ -239,7 +222,6 @@ def _names_rule(comment: Suppression, finding: Finding) -> bool:
 
 
 def _restrict_to_nodes(finding: Finding, nodes: tuple[str, ...]) -> Finding:
-    """Return the part of a finding that concerns these nodes."""
     if nodes == finding.nodes:
         return finding
     evidence = tuple(

@@ -209,8 +209,7 @@ class Executor(abc.ABC):
         return ""
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the executor's allocation or cluster; None if there is no such allocation or cluster
-        here.
+        """Return the nodes of the executor's allocation or cluster; None if none exists here.
 
         If `request.named_nodes` is not empty, return exactly these nodes (with the addresses for connecting to them),
         or None if there is nothing to prepare.
@@ -229,15 +228,11 @@ class Executor(abc.ABC):
         """
 
     async def aclose(self) -> None:  # noqa: B027
-        """Release the resources shared by channels, and those allocated by `gather`. Called last, possibly more than
-        once.
-        """
+        """Release the resources of channels and of `gather`. Called last, possibly more than once."""
 
 
 def target_of(node: Node) -> str:
-    """Return the address for connecting to a node, otherwise its name. Raises ExecutorError for an invalid host
-    name.
-    """
+    """Return the address for connecting to a node, else its name. Raises ExecutorError for an invalid host name."""
     target = node.address or node.name
     if not is_hostname(target):
         raise ExecutorError("denied", f"{node.name}: {target!r} is not a valid host name")

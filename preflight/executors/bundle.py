@@ -1,7 +1,4 @@
-"""The node bundle: the modules that run on nodes as one document, and the probes that are extracted from plugins.
-
-Nothing is installed on a node or written to its disk. The same sources give the same bytes, so bundles can be compared
-and cached.
+"""The node bundle: the modules that run on nodes as one document, and the probes extracted from plugins.
 
 Probes are extracted so that a check and its probe can be in one file, although the check needs preflight and a node has
 only Python. Line numbers are preserved, so that a traceback from a node leads to the author's file.
@@ -57,16 +54,9 @@ class BundleError(Exception):
 
 @functools.cache
 def build_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
-    """Return the compressed bundle of everything that is shipped.
+    """Return the compressed bundle of all shipped modules. Raises BundleError.
 
     Parents of shipped packages are empty on the node, because the real ones need modules of the head.
-
-    Args:
-        trainer: whether to include the reference trainer.
-        cache: where bundles are cached; building one takes a tenth of a second or more.
-
-    Raises:
-        BundleError: our own agent is missing, or the sources exceed MAX_BYTES.
     """
     modules, packages = sources_of([name for name in SHIPPED if trainer or name != TRAINER])
     if SHIPPED[0] not in modules:
@@ -142,11 +132,7 @@ def pack(
 
 
 def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
-    """Return a document that makes an agent import additional modules, given by name with their sources.
-
-    Raises:
-        BundleError: the sources exceed MAX_BYTES.
-    """
+    """Return a document that makes an agent import further modules. Raises BundleError above MAX_BYTES."""
     modules: dict[str, str] = {}
     packages: set[str] = set()
     for name, source in extra:
@@ -159,10 +145,7 @@ def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
 
 
 def sources_of(shipped: Sequence[str]) -> tuple[dict[str, str], set[str]]:
-    """Return the source of every module of these packages by name, and which of them are packages.
-
-    Parents of a package are empty. A package that is not installed is skipped.
-    """
+    """Return the sources of these packages' modules by name, and the packages; missing ones are skipped."""
     modules: dict[str, str] = {}
     packages: set[str] = set()
     for name in shipped:
@@ -199,9 +182,7 @@ def _compile_modules(modules: Mapping[str, str], packages: Collection[str]) -> I
 
 
 def _cached_code(name: str, source: str, folder: Path | None) -> CodeType | None:
-    """Return the cached code of a module in `folder`, because compiling all modules takes longest; None if the cached
-    code is missing or stale.
-    """
+    """Return the cached code of a module, because compiling takes longest; None if it is missing or stale."""
     if folder is None:
         return None
     path = folder / f"{name.rpartition('.')[2]}.py"
@@ -251,12 +232,7 @@ class ExtractionError(Exception):
 
 
 def extract(probes: Iterable[Callable[..., object]]) -> dict[str, str]:
-    """Return the sources, by module, that nodes need to run these probes, without those that are always sent.
-
-    Raises:
-        ExtractionError: a probe, or its dependency, needs something at import time that is not part of Python, is not
-        sent, and is not in its own package; or its source cannot be read.
-    """
+    """Return the sources, by module, that these probes need beyond those always sent. Raises ExtractionError."""
     waiting: list[_Need] = [
         (probe.__module__, probe.__qualname__.partition(".")[0])
         for probe in probes
@@ -309,10 +285,7 @@ class _Module:
                 self.kept.add(statement)
 
     def _import_needs(self, statement: ast.Import | ast.ImportFrom, name: str) -> Iterator[_Need]:
-        """Yield the dependencies of `name`, which this statement imports.
-
-        Raises ExtractionError if they cannot be sent.
-        """
+        """Yield the dependencies of `name`, which this statement imports. Raises ExtractionError if unsendable."""
         for module, wanted in self._sources(statement, name):
             module = _defining_module(wanted) if module == _FACADE else module
             if module.partition(".")[0] == self.name.partition(".")[0]:
@@ -324,9 +297,7 @@ class _Module:
                 )
 
     def _inner_import_needs(self, statement: ast.stmt) -> Iterator[_Need]:
-        """Yield the imports of a function from its own package at run time. The probe itself must handle any other
-        import.
-        """
+        """Yield what a function imports from its own package at run time; the probe must handle other imports."""
         for node in ast.walk(statement):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for module, wanted in self._sources(node, ""):
@@ -356,9 +327,7 @@ class _Module:
         return "\n".join(kept).rstrip("\n") + "\n"
 
     def _without_facade(self, statement: ast.ImportFrom) -> str:
-        """Return the imports of the names that probes use, on one line and each from the module that defines the
-        name.
-        """
+        """Return the imports of the facade's names on one line, each from the module that defines it."""
         used = [alias for alias in statement.names if (alias.asname or alias.name) in self.needed_names]
         return "; ".join(
             f"from {_defining_module(alias.name)} import {alias.name}" + (f" as {alias.asname}" if alias.asname else "")
@@ -389,7 +358,6 @@ def _is_shipped(module: str) -> bool:
 
 
 def _defining_module(name: str) -> str:
-    """Return the module that defines a name of the facade."""
     from preflight import plugin
 
     return str(getattr(getattr(plugin, name, None), "__module__", _FACADE))
@@ -405,7 +373,6 @@ def _is_module(name: str) -> bool:
 
 
 def _absolute(statement: ast.ImportFrom, module: str, is_package: bool) -> str:
-    """Return the full name of the module in a `from` import."""
     if not statement.level:
         return statement.module or ""
     parts = module.split(".")
@@ -414,7 +381,6 @@ def _absolute(statement: ast.ImportFrom, module: str, is_package: bool) -> str:
 
 
 def _bound_names(statement: ast.stmt) -> Iterator[str]:
-    """Return the names that a top-level statement binds."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return

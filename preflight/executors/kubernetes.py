@@ -1,11 +1,7 @@
-"""Reaches nodes through the Kubernetes API: an agent in each pod of a job, or in pods of our own that resemble the
-job's.
+"""Reaches nodes through the Kubernetes API: an agent in each pod of a job, or in similar pods of our own.
 
-Nothing listens and nothing is installed: the agent is started with `exec` and speaks over that connection. Existing
-pods are left unchanged. Our own pods belong to one Job, which is deleted at the end: by the bridge if this process is
-killed, and otherwise by its own deadline.
-
-The resources that a Kubernetes cluster could provide to pods, from the lists of its nodes and of all their pods.
+The agent is started with `exec` and speaks over that connection. Existing pods are left unchanged. Our own pods belong
+to one Job, which is deleted at the end: by the bridge if this process is killed, otherwise by its own deadline.
 """
 
 from __future__ import annotations
@@ -114,9 +110,7 @@ class KubernetesExecutor(Executor):
         return KubernetesExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:
-        """Return why this is a pod of an Indexed Job; empty if it is not. In other pods, such as notebooks, ssh or
-        local is intended.
-        """
+        """Return why this is a pod of an Indexed Job, else empty. Other pods, such as notebooks, use ssh or local."""
         if not environment.get("KUBERNETES_SERVICE_HOST"):
             return ""
         index = environment.get("JOB_COMPLETION_INDEX")
@@ -128,12 +122,7 @@ class KubernetesExecutor(Executor):
         return f"{connected['where']}, namespace {connected['namespace']}; its API server was not contacted"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the existing pods, or those that are created here; nodes have the names of the cluster's nodes.
-
-        Raises:
-            ExecutorError: the API server cannot be reached, or rejects a request.
-            UsageError: the pods are unknown.
-        """
+        """Return existing or new pods, named as the cluster's nodes. Raises ExecutorError or UsageError."""
         with anyio.move_on_after(request.deadline_s):
             return await self._gather(request)
         raise ExecutorError("timeout", f"the API server did not list the pods within {request.deadline_s:g} s")
@@ -281,10 +270,7 @@ class KubernetesExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes)
 
     async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
-        """Return the pods of our Job by index, once each has a node or the scheduler reports nothing new.
-
-        Returns at the latest after three quarters of the time, so that pods without a node can still be reported.
-        """
+        """Return our Job's pods by index, once placed or final, at the latest after three quarters of the time."""
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
         with anyio.move_on_after(request.deadline_s * 0.75):
@@ -427,9 +413,7 @@ def _own_job(environment: Mapping[str, str]) -> str:
 
 
 def _claimed_job(jobs: tuple[Job, ...]) -> tuple[str, str]:
-    """Return the name and namespace of the first object with pods in the jobs' manifests; both are empty if there is
-    none.
-    """
+    """Return the name and namespace of the first object with pods in the jobs' manifests; else two empty strings."""
     for job in jobs:
         for claim in job.about("workload_name"):
             name = _name(claim)

@@ -43,8 +43,7 @@ TTL_S = 30
 
 @dataclass(frozen=True, slots=True)
 class PodRole:
-    """Identical pods of one object. `count` is None if the manifest does not give it; `template_node` is where the
-    template is."""
+    """Identical pods of one object. `count` is None if unknown; `template_node` locates the template."""
 
     name: str
     count: int | None
@@ -71,11 +70,7 @@ class PodSource:
 
 
 def pod_sources(text: str) -> tuple[PodSource, ...]:
-    """Return every object of a manifest that describes pods.
-
-    Raises:
-        UsageError: the text is not YAML, or still contains placeholders of a template.
-    """
+    """Return every object of a manifest that describes pods. Raises UsageError for YAML errors or placeholders."""
     import yaml
 
     from preflight.sources.formats import lenient_yaml
@@ -98,9 +93,7 @@ def pod_sources(text: str) -> tuple[PodSource, ...]:
 
 
 def choose_source(text: str, name: str) -> PodSource:
-    """Return the object with this name or, without a name, the only object. Raises UsageError if no object or more than
-    one matches.
-    """
+    """Return the object with this name, else the only object. Raises UsageError unless exactly one matches."""
     found = [source for source in pod_sources(text) if not name or source.name == name]
     if len(found) == 1:
         return found[0]
@@ -155,11 +148,7 @@ def path_to(root: Node, wanted: Node) -> tuple[str | int, ...] | None:
 
 
 def container_of(template: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the container with this name; without a name, the first that requests devices, otherwise the first.
-
-    Raises:
-        UsageError: there is no container of that name.
-    """
+    """Return the named container, else the first with devices, else the first. Raises UsageError if missing."""
     containers: list[dict[str, Any]] = template["spec"]["containers"]
     if name:
         for container in containers:

@@ -1,5 +1,4 @@
-"""Reaches nodes with one mpirun per node: standard input goes only to rank 0, so each agent is rank 0 of its own
-mpirun.
+"""Reaches nodes with one mpirun per node, because standard input goes only to rank 0 of each.
 
 Open MPI 4 and 5 (mpirun, prterun) and descendants of Hydra (MPICH, Intel MPI, MVAPICH) are distinguished by the output
 of `mpirun --version`. Their messages were recorded from Open MPI 4.1.4 and MPICH 4.0.2.
@@ -77,7 +76,6 @@ class MpiExecutor(Executor):
     )
 
     def configured(self, settings: Mapping[str, str]) -> MpiExecutor:
-        """Return a copy with these options."""
         return MpiExecutor(dict(settings))
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -91,11 +89,7 @@ class MpiExecutor(Executor):
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one, where the user or the job has to name them.
-
-        Raises:
-            ExecutorError: there is no mpirun here, or the list of nodes cannot be read.
-        """
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError."""
         await self._find()
         if request.named_nodes:
             return None
@@ -152,9 +146,7 @@ def mpi_family(version: str) -> str:
 
 
 def command(program: str, family: str, target: str, nonce: str, *, root: bool) -> list[str]:
-    """Return the mpirun command that starts an agent on one node. The agent is not bound, so that it sees all cores of
-    the node.
-    """
+    """Return the mpirun command that starts an agent on a node, not bound, so that it sees all cores."""
     shell = ["/bin/sh", "-c", bootstrap.shell_line(nonce)]
     if family == "hydra":
         return [program, "-n", "1", "-hosts", target, "-bind-to", "none", *shell]
@@ -179,7 +171,7 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     )
     if understood is not None:
         return understood
-    first = _first_message_line(lines)
+    first = next((line for line in lines if not _ADVICE_LINE.match(line)), "")[:300]
     quoted = f' (mpirun said: "{first}")' if first else ""
     if code is None:
         return ExecutorError(
@@ -201,11 +193,6 @@ def _explain_line(table: str, node: str, lines: list[str], error_text: str) -> E
         return None
     row, line = found
     return ExecutorError(row.kind, f'{node}: {row.meaning} (mpirun said: "{line}"); {row.remedy}', error_text)
-
-
-def _first_message_line(lines: list[str]) -> str:
-    """Return the first line that is not part of a block of advice."""
-    return next((line for line in lines if not _ADVICE_LINE.match(line)), "")[:300]
 
 
 EXECUTOR = MpiExecutor

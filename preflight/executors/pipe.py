@@ -1,6 +1,5 @@
-"""A channel over the standard streams of a child process, how an agent is started over it, and agents on this machine.
-
-Shared by every executor whose transport is a command: the local interpreter, ssh, and the launchers of schedulers.
+"""A channel over the standard streams of a child process, how an agent is started over it, and agents on this
+machine.
 """
 
 from __future__ import annotations
@@ -122,11 +121,7 @@ class PipeChannel:
     ) -> None:
         """Start `command`. Raises OSError if it cannot be run.
 
-        Args:
-            close_s: time that the command gets to end by itself.
-            ignores_sigterm: whether the command ignores SIGTERM.
-            bytes_per_s: maximum speed for sending, if the transport loses data that its other end does not read in
-                time.
+        `bytes_per_s` limits sending if the transport loses data that its other end does not read in time.
         """
         self._bytes_per_s = bytes_per_s
         #: Held while a frame is being written, so that no other thread writes into it.
@@ -167,7 +162,6 @@ class PipeChannel:
 
     @property
     def description(self) -> str:
-        """Return how the node was reached."""
         return self._description
 
     @property
@@ -192,18 +186,15 @@ class PipeChannel:
             del self._stderr[:-_STDERR_BYTES]
 
     def error_tail(self) -> str:
-        """Return the end of the transport's standard error."""
         # The end of the output may be noticed before the loop has read its last part.
         if not self._errors_ended:
             self._read_errors()
         return self._stderr.decode("utf-8", "replace").strip()
 
     def push_back(self, data: bytes) -> None:
-        """Make `receive` return `data` first."""
         self._pushed_back = data + self._pushed_back
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`. Raises ExecutorError when the other end is gone."""
         while not self._sending.acquire(blocking=False):
             await anyio.sleep(0.001)
         try:
@@ -226,9 +217,7 @@ class PipeChannel:
             await anyio.sleep(len(piece) / self._bytes_per_s)
 
     def send_nowait(self, frame: bytes) -> None:
-        """Send one short frame from any thread. The frame is skipped if another frame is being written, or if sending
-        would block.
-        """
+        """Send one short frame from any thread; skip it if another is being written or sending would block."""
         if not self._sending.acquire(blocking=False):
             return
         try:
@@ -247,7 +236,6 @@ class PipeChannel:
             self._sending.release()
 
     async def receive(self) -> bytes:
-        """Return the next bytes; empty at the end of the stream."""
         if self._pushed_back:
             data, self._pushed_back = self._pushed_back, b""
             return data
@@ -352,9 +340,7 @@ async def start_agent(
 
 
 def _printed_lines(text: str) -> str:
-    """Return the last lines that a node printed instead of starting Python, as the end of a message; empty if it
-    printed none.
-    """
+    """Return the last lines that a node printed instead of starting Python, to end a message; empty if none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = " | ".join(lines[-_PRINTED_LINES:])
     return f'; the node printed: "{shown[-_PRINTED_CHARACTERS:]}"' if shown else ""
@@ -396,11 +382,7 @@ def _stall_error(channel: StartingChannel, name: str, size: int) -> ExecutorErro
 def no_python(
     name: str, lines: Sequence[str], code: int | None, error_text: str, *, where: str = "there"
 ) -> ExecutorError | None:
-    """Explain a start that failed because no usable Python exists `where` the agent was to run; return None if it
-    failed for another reason.
-
-    `lines` is the output of the node, `code` the exit code (None: still running at the deadline).
-    """
+    """Explain a start that failed for lack of a usable Python `where`; None otherwise. `code` None: still running."""
     missing = next((line for line in lines if bootstrap.NO_PYTHON_MARK in line), "")
     if not missing and code != bootstrap.NO_PYTHON:
         return None
@@ -425,10 +407,7 @@ _NOT_FOUND = 127
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor(Executor):
-    """Runs agents on this machine, for single-node jobs and for experiments.
-
-    `interpreter` runs the agents; `environment` is added to that of this process.
-    """
+    """Runs agents on this machine with `interpreter`, adding `environment`."""
 
     interpreter: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -437,7 +416,6 @@ class LocalExecutor(Executor):
     options = (Option("python", "Interpreter that runs the agents, instead of preflight's own.", "/usr/bin/python3"),)
 
     def configured(self, settings: Mapping[str, str]) -> LocalExecutor:
-        """Return a copy with these options."""
         return replace(self, interpreter=settings.get("python", self.interpreter))
 
     async def check_usable(self, environment: Mapping[str, str], *, deadline_s: float) -> str:
@@ -445,11 +423,7 @@ class LocalExecutor(Executor):
         return f"this machine can represent up to {MAX_LOCAL} nodes; links between them are not measured"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return as many nodes as the job has, all on this machine.
-
-        Raises:
-            UsageError: the job has more nodes than one machine may represent.
-        """
+        """Return as many nodes as the job has, all here. Raises UsageError if they are too many."""
         if request.named_nodes:
             nodes = tuple(replace(node, address="localhost") for node in request.named_nodes)
             return GatheredNodes(nodes, "this machine")

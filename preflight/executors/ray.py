@@ -1,8 +1,4 @@
-"""Nodes of a running Ray cluster, reached through Ray itself: an actor on each node starts the agent.
-
-Neither ssh nor a scheduler is needed: anyone who can submit to the cluster can examine its nodes. Ray requires the
-driver to have the cluster's own Ray and Python, so the driver is a separate process, under any interpreter.
-"""
+"""Nodes of a running Ray cluster, reached through Ray itself: an actor on each node starts the agent."""
 
 from __future__ import annotations
 
@@ -53,9 +49,7 @@ _OPTIONS = (
 
 @dataclass(slots=True)
 class RayExecutor(Executor):
-    """Runs agents as child processes of Ray actors. `settings` are the options; `environment` is added to that of the
-    driver.
-    """
+    """Runs agents as children of Ray actors. `settings` are the options; `environment` is added to the driver's."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +62,6 @@ class RayExecutor(Executor):
     options = _OPTIONS
 
     def configured(self, settings: Mapping[str, str]) -> RayExecutor:
-        """Return a copy with these options."""
         return RayExecutor(settings=dict(settings), environment=self.environment)
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -83,11 +76,7 @@ class RayExecutor(Executor):
         return f"the Ray cluster at {address} (Ray {versions['ray']}, Python {versions['python']})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the cluster, its head first.
-
-        Raises:
-            ExecutorError: the cluster cannot be reached.
-        """
+        """Return the nodes of the cluster, its head first. Raises ExecutorError."""
         with anyio.move_on_after(request.deadline_s):
             return await self._gather(request)
         raise ExecutorError(
@@ -129,10 +118,7 @@ class RayExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes, cluster=cluster)
 
     def _holds_ranks(self, node: Mapping[str, Any]) -> bool:
-        """Return whether a node can hold ranks.
-
-        KubeRay and others start the head without CPUs and GPUs, so that it gets no ranks.
-        """
+        """Return whether a node can hold ranks: KubeRay and others start the head without CPUs and GPUs."""
         if not node["head"]:
             return True
         if "head" in self.settings:

@@ -55,11 +55,7 @@ class ReplayExecutor(Executor):
     )
 
     def configured(self, settings: Mapping[str, str]) -> ReplayExecutor:
-        """Return a copy that replays the named recording.
-
-        Raises:
-            UsageError: none was named, or it is invalid.
-        """
+        """Return a copy that replays the named recording. Raises UsageError."""
         path = settings.get("recording", "")
         if not path:
             raise UsageError("--on replay needs a recording; name it with --on-option recording=FILE")
@@ -69,12 +65,7 @@ class ReplayExecutor(Executor):
             raise UsageError(f"--on-option recording={path}: {error}") from None
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the recorded nodes, or the named ones among them.
-
-        Raises:
-            ExecutorError: the recording has none.
-            UsageError: a node was named that is not in the recording.
-        """
+        """Return the recorded nodes, or the named ones. Raises ExecutorError without any, UsageError if unknown."""
         recording = self._require_recording()
         words = f"the recording {self.path} of {recording.created}"
         origin = recording.origin
@@ -110,7 +101,6 @@ class ReplayExecutor(Executor):
         return self.recording
 
     def _index(self) -> _RecordedFacts:
-        """Return the recorded data, indexed once for all nodes."""
         if self._recorded is None:
             self._recorded = _RecordedFacts(self._require_recording())
         return self._recorded
@@ -130,7 +120,6 @@ class _RecordedFacts:
             self._events.setdefault(event.request_key, []).append(event)
 
     def fact(self, node: str, request: AgentRequest) -> FactRecord | None:
-        """Return the recorded observation; None if there is none."""
         parameters = (request.params.get(name) for name in ("listening", "unheard"))
         peers = [str(peer) for each in parameters if isinstance(each, Mapping) for peer in each]
         return self._facts.get((node, _key(request.target, request.params, peers)))
@@ -171,7 +160,6 @@ class ReplayedChannel:
 
     @property
     def description(self) -> str:
-        """Return where this node is."""
         return f"the recorded {self._record.node.name}"
 
     async def send(self, data: bytes) -> None:
@@ -182,15 +170,12 @@ class ReplayedChannel:
             self._dispatch(message)
 
     async def receive(self) -> bytes:
-        """Return the next frame; empty at the end."""
         return await self._outgoing.get()
 
     def abandon(self) -> None:
-        """End at once."""
         self._end()
 
     async def aclose(self) -> None:
-        """End the replay."""
         self._end()
         await asyncio.gather(*self._playing.values(), return_exceptions=True)
 

@@ -2,14 +2,8 @@
 
 An allocation is held by `salloc`, whose command only waits for the end of a pipe that we hold: however this process
 ends, the pipe ends, then the command, and salloc releases the nodes. If salloc itself is killed, it leaves a job with
-the time limit of one run. Its behaviour on signals and in the queue was tested with Slurm 22.05.8.
-
-Inside a job (SLURM_JOB_ID) its nodes are used; elsewhere those of the user's running job (`jobid`), or of an allocation
-for a few minutes with the request from the job's header.
-
-One overlapping step of srun for one node: its command line, its environment, and the meaning of its errors.
-
-Options as in srun(1) of Slurm 22.05 to 24.11; their effect was tested with slurmctld and slurmd 22.05.8.
+the time limit of one run. Its behaviour on signals and in the queue was tested with Slurm 22.05.8; options are those of
+srun(1) in Slurm 22.05 to 24.11.
 """
 
 from __future__ import annotations
@@ -170,12 +164,7 @@ class Allocation:
 
 
 async def allocate(request: NodeRequest, options: Sequence[str], *, deadline_s: float) -> Allocation:
-    """Request nodes from Slurm and wait for the allocation.
-
-    Raises:
-        ExecutorError: "blocked" if none is free in time, "denied" if Slurm rejects the request, each with Slurm's
-            message.
-    """
+    """Request nodes from Slurm. Raises ExecutorError with its message, "blocked" if none is free, else "denied"."""
     nonce = make_nonce()
     script = f'echo "{nonce} $SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat >/dev/null'
     limit = max(1, math.floor(deadline_s))
@@ -282,10 +271,7 @@ def _minutes(request: NodeRequest) -> int:
 
 
 def requested_options(request: NodeRequest, *, timed: bool = False) -> tuple[str, ...]:
-    """Return the resources in the job's own header, as options of salloc; the last value of each option counts.
-
-    Node names are included only with trust; the time limit only if `timed`, because our own is shorter.
-    """
+    """Return the header's resources as salloc options; node names only with trust, the time only if `timed`."""
     options: dict[str, str] = {}
     for job in request.jobs:
         for claim in job.about("batch_option"):
@@ -320,12 +306,7 @@ _MAX_NODES = 20_000
 
 
 async def read_cluster(options: Sequence[str]) -> Cluster:
-    """Return the partitions, the nodes of those that `options` (of salloc) name, and whether Slurm would accept the
-    request.
-
-    Raises:
-        ExecutorError: the controller does not answer.
-    """
+    """Return partitions, the nodes of those in `options`, and whether Slurm accepts. Raises ExecutorError."""
     ran = await run_tool(["scontrol", "show", "partition", "--oneliner"], deadline_s=REQUEST_S)
     if ran.code:
         raise ExecutorError("unreachable", f"Slurm's controller does not answer: {ran.last_error}", ran.errors)
@@ -468,7 +449,6 @@ class SlurmExecutor(Executor):
     options = (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
 
     def configured(self, settings: Mapping[str, str]) -> SlurmExecutor:
-        """Return a copy with these options."""
         return SlurmExecutor(dict(settings))
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -490,12 +470,7 @@ class SlurmExecutor(Executor):
         return f"{named}, whose controller answers"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes:
-        """Return the nodes of the job; outside of a job, of an allocation made for this run.
-
-        Raises:
-            ExecutorError: Slurm is not available here, or provides no nodes.
-            UsageError: a node was named that is not in the job.
-        """
+        """Return the nodes of the job or of our allocation. Raises ExecutorError, or UsageError for an unknown name."""
         _require_srun(request.environment)
         job, words, cluster = await self._find(request)
         self._job = job
@@ -637,9 +612,7 @@ class SlurmExecutor(Executor):
             await allocation.aclose()
 
     async def _end_steps(self, job: str) -> None:
-        """Cancel the steps that the controller still lists as ours: they remain if srun was killed before their
-        launch.
-        """
+        """Cancel steps that the controller still lists as ours: they remain if srun was killed before the launch."""
         listing = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
         lines = (await run_tool(listing, deadline_s=REQUEST_S / 2)).output.splitlines()
         steps = [words[0] for words in map(str.split, lines) if words[1:] == [self._step]]
@@ -698,10 +671,7 @@ def environment_for_step(environment: Mapping[str, str]) -> dict[str, str]:
 def explain(
     node: str, job: str, code: int | None, error_text: str, *, deadline_s: float, state: str = ""
 ) -> ExecutorError:
-    """Explain the failure of an srun, from its exit `code` (None: still running at the deadline) and its `error_text`.
-
-    `state` describes the node according to Slurm and the network.
-    """
+    """Explain srun's failure from `code` (None: still running), `error_text` and the node's `state`."""
     error_text = bootstrap.without_mark(error_text)
     lines = [line.strip() for line in error_text.splitlines() if line.strip() and not _is_harmless(line)]
     known = f"; {state}" if state else ""

@@ -7,8 +7,6 @@ Jump hosts, users, ports, keys, agents and tokens work because this is the same 
 the control socket is preflight's own, in a private folder that is deleted at the end, so that none of the user's master
 connections is used, kept or ended. Every run logs in again, because the properties of a login (limits, groups,
 environment) are part of the check. For repeated runs connections can be kept for a while instead.
-
-Folders of ssh's control sockets: one that is deleted with the run, or one that stays for the next.
 """
 
 from __future__ import annotations
@@ -48,10 +46,7 @@ _MAX_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchSystem:
-    """A batch system: the variable with the file of nodes, the one with the job's id, and the format of lines.
-
-    `has_slot_counts` is whether a line has a host and its number of slots, instead of one line for each slot.
-    """
+    """A batch system: the variables of its node file and job id, and whether lines hold slot counts."""
 
     name: str
     file: str
@@ -79,11 +74,7 @@ def reason(environment: Mapping[str, str]) -> str:
 
 
 def read_nodes(environment: Mapping[str, str]) -> tuple[tuple[Node, ...], str] | None:
-    """Return the nodes of the current job, with their slots, and the source; None outside of a job.
-
-    Raises:
-        ExecutorError: the file cannot be read, or is malformed.
-    """
+    """Return the job's nodes with slots, and the source; None outside of a job. Raises ExecutorError."""
     system = find_system(environment)
     if system is None:
         return None
@@ -144,7 +135,6 @@ class SshExecutor(Executor):
     opens_named = True
 
     def configured(self, settings: Mapping[str, str]) -> SshExecutor:
-        """Return a copy with these options."""
         return SshExecutor(self.program, self.arguments, int(settings.get("keep", self.keep_s)))
 
     def detect(self, environment: Mapping[str, str]) -> str:
@@ -171,9 +161,7 @@ class SshExecutor(Executor):
         return lines[0] if lines else f"{self.program} of an unknown version"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError if its list is
-        unreadable.
-        """
+        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError for a bad list."""
         found = None if request.named_nodes else read_nodes(request.environment)
         return GatheredNodes(*found) if found is not None else None
 
@@ -239,10 +227,7 @@ _NO_PROCESS = re.compile(
 
 
 def explain(name: str, target: str, code: int | None, error_text: str, *, deadline_s: float) -> ExecutorError:
-    """Explain an ssh failure from its output and its exit `code` (None: still running at the deadline).
-
-    `error_text` is the output before the agent, followed by standard error.
-    """
+    """Explain ssh's failure from its exit `code` (None: still running) and `error_text`."""
     error_lines = [line.strip() for line in error_text.splitlines() if line.strip()]
     lines = [line for line in error_lines if line != bootstrap.SHELL_MARK]
     error_text = bootstrap.without_mark(error_text)
@@ -286,7 +271,6 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
 
 
 def _no_python(name: str, missing: str, lines: Sequence[str]) -> str:
-    """Return the message about a node without a usable interpreter."""
     old = dict.fromkeys(line.removesuffix(f" {bootstrap.OLD_PYTHON_MARK}") for line in lines if _is_old(line))
     versions = f" ({', '.join(old)})" if old else ""
     return f"no Python >= 3.8 on {name}: tried {tried_interpreters(missing)}{versions}; install Python 3.8 or newer"

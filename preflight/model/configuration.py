@@ -126,11 +126,7 @@ def parse_injected_fault(text: str) -> InjectedFault:
 
 
 def job_of(options: SmokeOptions) -> Job:
-    """Return the job of a run without files: the ranks of a collective, or the requested servers and workers.
-
-    Raises:
-        UsageError: servers are requested without workers, or workers without servers.
-    """
+    """Return the job of a run without files: ranks, or the requested servers and workers. Raises UsageError."""
     if bool(options.servers) != bool(options.workers):
         raise UsageError("--servers and --workers must be used together")
     if not options.servers:
@@ -145,12 +141,7 @@ def job_of(options: SmokeOptions) -> Job:
 
 
 def claims_of_command(line: str, quantities: Iterable[tuple[str, Scalar, str]]) -> Iterator[Claim]:
-    """Yield the claims of a command line.
-
-    Args:
-        line: the command line.
-        quantities: the name, value and spelling of each quantity, in the order of the line.
-    """
+    """Yield the claims of a command line; `quantities` are the name, value and spelling of each, in line order."""
     start = 0
     for quantity, value, spelling in quantities:
         start = line.index(spelling, start)
@@ -487,9 +478,7 @@ def matches(id: str, name: str, selectors: tuple[str, ...]) -> bool:
 
 
 def severity_chosen(id: str, name: str, choices: tuple[SeverityChoice, ...]) -> Severity | None:
-    """Return the severity that the user chose for a rule or check; None if there is none. A choice for its id or name
-    takes precedence over a choice for its area, and a later choice over an earlier choice.
-    """
+    """Return the severity that the user chose, by id or name, else by area; the last such choice, or None."""
     item_choices = [c for c in choices if c.name.lower() == name or c.name.upper() == id]
     area_choices = [c for c in choices if c.name.upper() == id[:3]]
     last_choice = (item_choices or area_choices)[-1:]

@@ -149,9 +149,7 @@ class Command:
 
     @property
     def can_be_pasted(self) -> bool:
-        """Return whether the command can be pasted into a terminal: one line, without characters that a terminal
-        interprets or hides.
-        """
+        """Return whether the command can be pasted into a terminal: one line, without special characters."""
         return bool(self.line.strip()) and self.line.isprintable()
 
 

@@ -1,8 +1,4 @@
-"""Defines a recording, which contains everything that a verdict depends on, and its nodes and their properties.
-
-A live `check` makes a recording and then judges it; the verdict depends on nothing else. Requests, facts and
-the configuration have their own modules; rules, checks and plugins import all of them from here.
-"""
+"""Defines a recording, which contains everything that a verdict depends on, and its nodes and their properties."""
 
 from __future__ import annotations
 
@@ -295,9 +291,7 @@ class Requirement:
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Return the requirement of a text like `gpus=8` or `driver>=535`. Raises ValueError for any other text, with the
-    reason and the known names.
-    """
+    """Return the requirement in a text like `gpus=8` or `driver>=535`. Raises ValueError with the known names."""
     match = _REQUIREMENT.fullmatch(text)
     if match is None:
         raise ValueError("expected NAME=VALUE, NAME==VALUE or NAME>=VALUE, as in gpus=8 or driver>=535")

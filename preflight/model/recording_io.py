@@ -53,11 +53,7 @@ _MAY_BE_EMPTY = ("peers", "unavailable")
 
 
 def save(recording: Recording, *, compressed: bool = False) -> bytes:
-    """Return the recording as JSON; the same recording always gives the same bytes.
-
-    Args:
-        compressed: whether to compress the JSON with gzip.
-    """
+    """Return the recording as JSON (`compressed`: with gzip); the same recording gives the same bytes."""
     tables = _Tables()
     facts = list(tables.facts(by_request(recording.facts).series))
     lines = [f'"schema_version": {SCHEMA_VERSION}']
@@ -84,8 +80,7 @@ def _redacted_text(value: Any) -> str:
 
 
 def _event_text(event: EventRecord) -> str:
-    """Return the JSON of an event. Only `data` comes from a node; `request_key` is generated here and holds no"
-    " secret."""
+    """Return the JSON of an event. Only `data` comes from a node, and may contain a secret."""
     return _text({**plain(event), "data": json.loads(_redacted_text(event.data))})
 
 
@@ -146,15 +141,7 @@ class _Tables:
 
 
 def load(data: bytes, *, to_judge: bool = False) -> Recording:
-    """Return the recording in the bytes of a file.
-
-    Args:
-        data: the bytes of the file.
-        to_judge: whether to parse each fact only when it is first used.
-
-    Raises:
-        ValueError: the file is not a recording; the message has the location of the error in the document.
-    """
+    """Return the recording in a file; with `to_judge`, facts are parsed on first use. Raises ValueError."""
     try:
         if data[:2] == _GZIP_MAGIC:
             data = _unpack(data)
@@ -187,9 +174,7 @@ def _unpack(data: bytes) -> bytes:
 
 
 def _check_bounds(data: bytes) -> None:
-    """Raise ValueError, with the line number if one line is at fault, if a document is larger or deeper than any
-    recording.
-    """
+    """Raise ValueError, with a line number if possible, if a document is larger or deeper than any recording."""
     if len(data) > MAX_BYTES:
         raise ValueError(f"it has {len(data)} bytes; a recording has at most {MAX_BYTES}")
     is_own = data.startswith(_BEGINNING)
@@ -310,10 +295,9 @@ def _table_rows(table: Sequence[Any], rows: Sequence[int | None], name: str, loc
 
 
 def _checked_row(table: Sequence[Any], row: int, name: str, location: str) -> Any:
-    """Return a row of a table of the document, for the reference at `location`. Raises ValueError if it does not"
-    " exist."""
+    """Return a row of a table, for the reference at `location`. Raises ValueError if it is out of range."""
     if not 0 <= row < len(table):
-        raise ValueError(f"{location}: there is no row {row} in {name}, which has {len(table)}")
+        raise ValueError(f"{location}: row {row} of {name} does not exist (rows: {len(table)})")
     return table[row]
 
 

@@ -113,9 +113,7 @@ class FactRecord:
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """A message or an observed event of a running child process, at `at_s` seconds since the run began, by the head's
-    clock.
-    """
+    """A message or an observed event of a running child, `at_s` seconds after the run began by the head's clock."""
 
     request_key: str
     node: str
@@ -174,10 +172,7 @@ class FactRow(Generic[T]):
 
 
 class Facts:
-    """The facts of a recording, typed by the probes that observed them.
-
-    Answers arrive in a different order in each run, so facts are stored by request, and sorted.
-    """
+    """The facts of a recording, typed by their probes, stored by request and sorted, since order varies."""
 
     def __init__(self, records: Sequence[FactRecord] = (), events: tuple[EventRecord, ...] = ()) -> None:
         self._records = records
@@ -325,10 +320,7 @@ def _adapter(probe: Callable[..., Any]) -> Any:
 
 
 class LazyJson:
-    """A value as stored in a saved recording, parsed on first use.
-
-    As strings, the values of ten thousand nodes occupy a tenth of the memory, and most values are used once or never.
-    """
+    """A value as in a saved recording, parsed on first use: strings take a tenth of the memory."""
 
     __slots__ = ("_parsed", "text")
 
@@ -437,11 +429,7 @@ class Answers(Sequence[FactRecord]):
 
 
 def by_request(records: Sequence[FactRecord]) -> Answers:
-    """Return the facts by request; the facts of one request keep the order of arrival.
-
-    Requests with equal reasons are merged only if the reasons are the same object: 1, 1.0 and True compare equal but
-    are different claims.
-    """
+    """Return the facts by request in order of arrival; reasons must be the same object, since 1 equals True."""
     if isinstance(records, Answers):
         return records
     groups: dict[tuple[object, ...], list[FactRecord]] = {}

@@ -119,7 +119,7 @@ def _meta(metadata: _Metadata, function: Callable[..., object]) -> Meta:
 
 
 def _data_table(function: Callable[..., object], name: str) -> dict[str, Any]:
-    """Return the content of `data/NAME.toml` of the pack with this function; empty if there is no such file."""
+    """Return the content of `data/NAME.toml` of the pack with this function; empty if the file does not exist."""
     return _pack_data(function.__module__.partition(".")[0], name)
 
 
@@ -343,9 +343,7 @@ def _same_location(item: Location, other: Location) -> bool:
 
 
 def _assignment_hint(at: Place | Evidence, remedy: str) -> str:
-    """Return a sentence with the assignment to edit, if the primary claim names a variable and the remedy does not
-    mention the assignment; otherwise empty.
-    """
+    """Return the assignment to edit as a sentence, if the claim names a variable and the remedy has no such hint."""
     assignment = format_assignment(at) if isinstance(at, Claim) else ""
     if not assignment or not remedy or assignment in remedy:
         return ""
@@ -461,7 +459,6 @@ class rule(_Metadata, Generic[T]):
     def __call__(self, judge: JudgeQuestion[T]) -> Rule: ...
 
     def __call__(self, judge: Callable[[Any], Any]) -> Rule:
-        """Return the rule that judges with this function."""
         each = self.each
 
         @functools.wraps(judge)
@@ -525,7 +522,6 @@ class check(_Metadata):
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 
     def __call__(self, judge: JudgeFacts) -> Check:
-        """Return the check that plans with `plan` and judges with this function."""
         cost_tables = _data_table(judge, "costs")
         cost = self.cost or cost_tables.get("cost", {}).get(self.id, "")
         if not cost:
@@ -570,8 +566,5 @@ def memoize(function: F) -> F:
 
 
 def clear_memo(owner: Any) -> None:
-    """Release the stored results of a job or of facts.
-
-    A stored result refers to its owner, so otherwise only the garbage collector could release both.
-    """
+    """Release the stored results of a job or of facts, whose cycle only the garbage collector would free."""
     owner.__dict__.pop("_memo", None)

@@ -14,11 +14,7 @@ _PARAMETER = re.compile(r"\$\{?\d")
 
 
 def quoted(claim: Claim) -> str:
-    """Return a claim as the user wrote it, in back quotes on one line, followed by its value if the text does not show
-    it (a variable `$X`, or an option of a program).
-
-    Messages quote claims with this function, so that `--node_rank=$i` always appears with the rank.
-    """
+    """Return a claim as the user wrote it, in back quotes, with its value if the text does not show it."""
     value = _hidden_value(claim)
     return f"{_as_written(claim)} ({value})" if value else _as_written(claim)
 
@@ -30,9 +26,7 @@ def placed(claim: Claim) -> str:
 
 
 def where(claim: Claim) -> str:
-    """Return the file and the line of a claim as `train.sbatch:3`. If an argument gives its value, the line is that of
-    the call.
-    """
+    """Return file and line of a claim as `train.sbatch:3`; of the call if an argument gives the value."""
     span = argument_of(claim) or claim.span
     return f"{span.path}:{span.line}"
 
@@ -47,8 +41,7 @@ def _as_written(claim: Claim) -> str:
 
 
 def _hidden_value(claim: Claim) -> str:
-    """Return the value of a claim that contains a variable or substitution; empty if the text already shows the"
-    " value."""
+    """Return the value of a claim that contains a variable or substitution; empty if the text already shows it."""
     value_texts = [_value_text(item) for item in claim.alternatives]
     # The command line gives the value of a program's option.
     is_from_command_line = claim.span.path.endswith(".py") and claim.origin is not None

@@ -38,15 +38,9 @@ def checks_for(configuration: Configuration | None, stages: Stages = None) -> tu
 def check_names(
     configuration: Configuration | None, command_items: Callable[[], Sequence[Rule | Check]]
 ) -> Configuration:
-    """Return the configuration if every rule and check in it exists: a misspelt name would silently select nothing.
+    """Return the configuration if its names exist: a misspelt one would select nothing. Raises UsageError.
 
     Ignored names may belong to another command, so that all commands can share a configuration.
-
-    Args:
-        command_items: a function that returns the rules and checks of this command.
-
-    Raises:
-        UsageError: a rule or check does not exist.
     """
     checked = configuration or Configuration()
     if not checked.select and not checked.ignore:
@@ -77,11 +71,7 @@ def broken_for(verb: str, stages: Stages = None) -> tuple[registry.Broken, ...]:
 
 
 def all_items(site_rules: Sequence[Path] = ()) -> tuple[Rule | Check, ...]:
-    """Return all rules and checks, by id, including those that site rule files declare.
-
-    Raises:
-        UsageError: such a file cannot be used.
-    """
+    """Return all rules and checks by id, with those of site rule files. Raises UsageError for such a file."""
     items: list[Rule | Check] = [*registry.rules(), *registry.checks()]
     if site_rules:
         from preflight.plugins.site.loader import load

@@ -50,11 +50,7 @@ class Pack:
 
 
 def as_pack(value: Any) -> Pack:
-    """Return the pack that an entry point names; a tuple of names is a pack of these items.
-
-    Raises:
-        TypeError: the value is neither.
-    """
+    """Return the pack that an entry point names; a tuple of names becomes one. Raises TypeError."""
     if isinstance(value, Pack):
         return value
     if isinstance(value, str):
@@ -64,11 +60,7 @@ def as_pack(value: Any) -> Pack:
 
 @functools.cache
 def modules(package: str, folder: str, *, without: str = "") -> tuple[str, ...]:
-    """Return the modules of a package and its subpackages, except the subpackage `without`, in the order of their
-    names.
-
-    `package` is the importable name of `folder`. Only folders are read, and nothing is imported.
-    """
+    """Return the modules of a package by name, without subpackage `without`, by reading folders only."""
     found: list[str] = []
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):

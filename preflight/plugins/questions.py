@@ -14,10 +14,7 @@ L = TypeVar("L", bound="Launch | None")
 
 @dataclass(frozen=True, slots=True)
 class Stated(Generic[L]):
-    """The effective claims about several quantities for one launch, or for the job as a whole.
-
-    An iteration yields the claims about each quantity, in the order in which the quantities were requested.
-    """
+    """The effective claims about several quantities for a launch or the job; iterates in the requested order."""
 
     job: Job
     scope: Scope
@@ -39,9 +36,7 @@ AskSubjects: TypeAlias = Callable[[Job], Iterator[SubjectQuestion]]
 
 
 def subjects(job: Job) -> Iterator[tuple[str, Scope, Launch | None]]:
-    """Yield the id, the scope and the launch of each launch; if there is none, the name and the scope of the job, and
-    None.
-    """
+    """Yield id, scope and launch of each launch; without launches, name and scope of the job, and None."""
     if not job.launches:
         yield job.name, WHOLE_JOB, None
     for launch in job.launches:

@@ -35,13 +35,7 @@ _MAX_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class PluginFile:
-    """The content of a plugin file.
-
-    Args:
-        label: the file's name and a hash of its content.
-        items: its rules and checks.
-        areas, charts: the areas and charts of its `PACK`; empty if it has none.
-    """
+    """A plugin file: its name with a hash of its content, its rules and checks, and areas and charts of its `PACK`."""
 
     label: str
     items: tuple[Rule | Check, ...]
@@ -50,14 +44,7 @@ class PluginFile:
 
 
 def _read_plugin_file(path: Path) -> PluginFile:
-    """Return the content of a plugin file.
-
-    The file is run as a module whose name is derived from the name of the file, so that its probes have the same names
-    on every node and in every recording.
-
-    Raises:
-        UsageError: the file cannot be read or run, or defines no rule, no check and no chart.
-    """
+    """Run a plugin file as a module named after it, so that probes have stable names. Raises UsageError."""
     try:
         data = regular_file.read(path, _MAX_BYTES)
     except OSError as error:
@@ -93,7 +80,6 @@ def _read_plugin_file(path: Path) -> PluginFile:
 
 
 def _unload_plugin_files() -> None:
-    """Remove the modules that were made from plugin files."""
     for name in [name for name in sys.modules if name.startswith(MODULE_PREFIX)]:
         del sys.modules[name]
 
@@ -132,9 +118,7 @@ class Broken:
 
 
 class Loaded(NamedTuple):
-    """The content of one entry-point group: the objects in pack order, the items that could not be loaded, and the
-    distributions.
-    """
+    """The content of an entry-point group: objects in pack order, items that could not be loaded, distributions."""
 
     items: tuple[Any, ...]
     broken: tuple[Broken, ...]
@@ -158,12 +142,9 @@ _plugin_paths: tuple[Path, ...] = ()
 
 
 def use_plugin_files(paths: Iterable[Path]) -> None:
-    """Use the rules and checks of these Python files instead of earlier files.
+    """Use the rules and checks of these Python files instead of earlier ones. Raises UsageError.
 
     Each file is run as its own module, with all permissions of the user. A file is never used because a tree names it.
-
-    Raises:
-        UsageError: a file cannot be read or run, or has no rule, no check and no chart.
     """
     global _plugin_files, _plugin_paths
     chosen_paths = tuple(dict.fromkeys(path.absolute() for path in paths))
@@ -176,11 +157,7 @@ def use_plugin_files(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def added_plugin_files(paths: Sequence[Path]) -> Iterator[None]:
-    """Use these Python files as well, until the block ends.
-
-    Raises:
-        UsageError: as `use_plugin_files`.
-    """
+    """Use these Python files as well, until the block ends. Raises UsageError as `use_plugin_files` does."""
     earlier_paths = _plugin_paths
     use_plugin_files((*earlier_paths, *paths))
     try:
@@ -195,12 +172,7 @@ Stages = frozenset[str] | None
 
 @functools.cache
 def load(group: str, stages: Stages = None) -> Loaded:
-    """Load every pack of an entry-point group, built-in packs first, then by distribution name.
-
-    Args:
-        group: the entry-point group.
-        stages: load only checks that serve one of these stages; None loads all.
-    """
+    """Load the packs of a group, built-in first, then by name; with `stages`, only the checks of these stages."""
     items: list[Any] = []
     broken: list[Broken] = []
     plugins: list[str] = []
@@ -270,14 +242,12 @@ def items_with_ids(ids: Collection[str]) -> tuple[Rule | Check, ...]:
 
 @functools.cache
 def _text_of(module: str) -> str:
-    """Return the source of a module; empty if it has none."""
     spec = importlib.util.find_spec(module)
     origin = spec.origin if spec is not None else None
     return Path(origin).read_text("utf-8", "replace") if origin is not None and origin.endswith(".py") else ""
 
 
 def _may_define(module: str, ids: Collection[str]) -> bool:
-    """Return whether a module may define a rule or check with one of these ids."""
     with suppress(ImportError, OSError, ValueError):
         text = _text_of(module)
         return not text or any(f'"{name}"' in text for name in ids)
@@ -372,11 +342,7 @@ def load_named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """Return the built-in item with this name; None if there is none.
-
-    The item is found by the name of its module, so that no other item is loaded. No plugin's item can have the same
-    name, because built-in items are registered first.
-    """
+    """Return the built-in item with this name, found by its module so that no other loads; None without one."""
     for point in _entry_points(group):
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:
@@ -418,10 +384,7 @@ def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _installed() -> Any:
-    """Return all entry points of installed distributions, which are read once, because this opens all of their files.
-
-    The type of the result differs between versions of Python, but `select`, the only method in use, does not.
-    """
+    """Return all entry points, read once, because this opens all files of installed distributions."""
     return entry_points()
 
 
@@ -470,10 +433,7 @@ def _distribution_name(point: EntryPoint) -> str:
 
 @functools.cache
 def _name_and_version(distribution: Distribution) -> str:
-    """Return the name and version in the head of a distribution's metadata.
-
-    The library would parse all metadata, including a long description, with a mail parser.
-    """
+    """Return name and version from the head of a distribution's metadata, without parsing all of it."""
     head, _, _ = (distribution.read_text("METADATA") or "").partition("\n\n")
     headers = dict(line.partition(": ")[::2] for line in head.splitlines())
     if "Name" in headers and "Version" in headers:
@@ -482,9 +442,7 @@ def _name_and_version(distribution: Distribution) -> str:
 
 
 def _resolve_all(group: str, entry: Any) -> tuple[Any, ...]:
-    """Return the objects of one pack entry: `module:attribute` is an object or a tuple of them, `module` every rule or
-    check defined there.
-    """
+    """Return the objects of a pack entry: of `module:attribute`, or every rule or check defined in `module`."""
     if group not in (RULES, CHECKS) or not isinstance(entry, str) or ":" in entry:
         resolved = _resolve(entry)
         return resolved if isinstance(resolved, tuple) else (resolved,)

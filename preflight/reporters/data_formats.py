@@ -21,7 +21,6 @@ class JsonReporter:
     compact: bool = False
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the document; `style` is ignored."""
         return to_json(report, compact=self.compact)
 
 
@@ -41,7 +40,6 @@ class CsvReporter:
     name: str = "csv"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the rows in UTF-8 (RFC 4180); `style` is ignored."""
         text = io.StringIO()
         writer = csv.writer(text)
         writer.writerow(COLUMNS)
@@ -83,7 +81,6 @@ class HostsReporter:
     chosen: Callable[[Hosts], tuple[str, ...]]
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render one name per line; `style` is ignored."""
         return "".join(f"{clean(name)}\n" for name in self.chosen(hosts_of(report))).encode("utf-8", "replace")
 
 

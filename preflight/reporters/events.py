@@ -100,10 +100,7 @@ class NoteEvent(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseEvent(_Event):
-    """A process of the smoke run finished a phase.
-
-    `phase` is missing when the process has just started, `node` when it has exited.
-    """
+    """A process of the smoke run finished a phase; `phase` is missing at its start, `node` at its exit."""
 
     type: Literal["phase"] = "phase"
     party: str
@@ -285,11 +282,9 @@ class EventStream:
         self._writer.start()
 
     def begin(self, verb: str) -> None:
-        """Write the first line."""
         self._enqueue(self._events.began(verb, __version__))
 
     def __call__(self, step: Step) -> None:
-        """Write the events of one step of the run."""
         for event in self._events.step_events(step):
             self._enqueue(event)
 
@@ -316,11 +311,7 @@ class EventStream:
 
 @contextmanager
 def open_event_stream(target: str, verb: str) -> Iterator[EventStream]:
-    """Open the event stream of one run; it ends with a verdict, however the run ends.
-
-    Raises:
-        UsageError: the target cannot be written.
-    """
+    """Open the event stream of one run, which always ends with a verdict. Raises UsageError."""
     stream = EventStream(EventBuilder(), target)
     stream.begin(verb)
     try:

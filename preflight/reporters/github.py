@@ -29,7 +29,6 @@ class GithubReporter:
     name = "github"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the commands, one per line; `style` is ignored."""
         return "".join(f"{line}\n" for line in _commands(report)).encode("utf-8", "replace")
 
 
@@ -130,7 +129,6 @@ class GithubSummaryReporter:
     name = "github-summary"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the page in UTF-8; `style` is ignored."""
         return "".join(f"{line}\n" for line in _lines(report)).encode("utf-8", "replace")
 
 

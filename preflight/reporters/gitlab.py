@@ -27,7 +27,6 @@ class GitlabReporter:
     name = "gitlab"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the JSON list; `style` is ignored."""
         written = json.dumps(issues(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
         return escape_control_chars(written.decode()).encode() + b"\n"
 

@@ -35,10 +35,9 @@ class JunitReporter:
     name = "junit"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the document in UTF-8; `style` is ignored."""
         cases, durations, when = cases_of(report), durations_of(report), started_at(report)
         root = ElementTree.Element("testsuites", {"name": "preflight", **_counts(cases)})
-        for number, (name, members) in enumerate(suites_of(cases).items()):
+        for number, (name, members) in enumerate(grouped((case.suite, case) for case in cases).items()):
             attributes = {
                 "name": name if name == RUN else f"preflight {name}",
                 **_counts(members),
@@ -146,22 +145,16 @@ class Case:
 
 
 def cases_of(report: Report) -> tuple[Case, ...]:
-    """Return the verdict, then every finding, undecided check and pass, by stage and id.
-
-    Outcomes that do not apply to the job are left out.
-    """
+    """Return the verdict, then applicable findings, undecided checks and passes, by stage and id."""
     stages = {outcome.id: outcome.stage for outcome in report.outcomes}
     order = {stage: number for number, stage in enumerate(("lint", "node", "link", "smoke"))}
     found = [_finding_case(report, finding, stages) for finding in (*report.findings, *report.suppressed)]
-    found.extend(_outcome_case(report, outcome) for outcome in report.outcomes if _is_case(outcome))
+    found.extend(
+        _outcome_case(report, outcome) for outcome in report.outcomes if outcome.status in (Status.PASS, Status.UNKNOWN)
+    )
     # Sorting keeps findings before the other outcomes of the same rule.
     found.sort(key=lambda case: (order.get(case.suite, len(order)), case.suite, case.id))
     return tuple(_number_names([*_run_cases(report), *found]))
-
-
-def suites_of(cases: tuple[Case, ...]) -> dict[str, list[Case]]:
-    """Return the cases grouped by suite, in order."""
-    return grouped((case.suite, case) for case in cases)
 
 
 def durations_of(report: Report) -> dict[str, float]:
@@ -178,10 +171,6 @@ def started_at(report: Report) -> datetime | None:
         return datetime.fromisoformat(report.run.created).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
-
-
-def _is_case(outcome: Outcome) -> bool:
-    return outcome.status in (Status.PASS, Status.UNKNOWN)
 
 
 def _run_cases(report: Report) -> Iterator[Case]:

@@ -56,7 +56,6 @@ class OpenmetricsReporter:
     name = "openmetrics"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the metrics in UTF-8; `style` is ignored."""
         lines = [line for family in families(report) if family.samples for line in _lines(family)]
         return "".join(f"{line}\n" for line in (*lines, "# EOF")).encode("utf-8", "replace")
 
@@ -163,9 +162,7 @@ def _single_node_families(report: Report) -> Iterator[Family]:
 
 
 def _measurement_families(report: Report) -> Iterator[Family]:
-    """Yield one family per measured quantity. A counter of a node is written as a gauge, because the node counts and
-    not preflight.
-    """
+    """Yield one family per measured quantity; counters as gauges, because the node counts and not preflight."""
     for item in report.measurements:
         quantity = item.quantity
         # Prometheus counts in bytes; people and other outputs count the speed of links in bits.

@@ -1,7 +1,4 @@
-"""Writes reports: each format to its file or to standard output, completely or not at all.
-
-Keeps the full text of a command's last report, for a user who saw only a summary on a small screen.
-"""
+"""Writes reports, each completely or not at all, and keeps the full text of the last one."""
 
 from __future__ import annotations
 
@@ -36,24 +33,14 @@ class Output:
 
 
 def outputs(texts: Sequence[str]) -> tuple[Output, ...]:
-    """Parse the values of `--output`; the default is text on standard output.
-
-    Parsing is separate from writing so that a mistake is reported before a run that takes minutes, not after it.
-
-    Raises:
-        UsageError: an unknown format, two formats for standard output, or a folder that does not exist.
-    """
+    """Parse `--output` (default: text) before a long run, so that mistakes show at once. Raises UsageError."""
     parsed_outputs = tuple(_parse_output(item) for item in texts or ("text",))
     _refuse_two([output.path for output in parsed_outputs])
     return parsed_outputs
 
 
 def targets(texts: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Path | None], ...]:
-    """Parse `--output` of a command that writes no report: each item is a format, and a file or None.
-
-    Raises:
-        UsageError: as for `outputs`.
-    """
+    """Parse `--output` of a command without a report: formats with file or None. Raises UsageError."""
     targets_and_paths: list[tuple[str, Path | None]] = []
     for item in texts:
         name, path = _split(item)
@@ -81,13 +68,7 @@ def _refuse_two(paths: Sequence[Path | None]) -> None:
 
 
 def deliver(report: Report, to: Sequence[Output], *, color: bool | None, style: Style | None = None) -> None:
-    """Render `report` once for each output. If one fails, the others are still written.
-
-    `style` gives the amount of detail; width, colours and encoding depend on where each output goes.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
+    """Render `report` for each output in `style`; if one fails, the others are written. Raises UsageError."""
     chosen_style = style or Style()
     failure: Exception | None = None
     for output in to:
@@ -110,11 +91,7 @@ def deliver(report: Report, to: Sequence[Output], *, color: bool | None, style: 
 
 
 def put(data: bytes, format_name: str, path: Path | None) -> None:
-    """Write a rendered document to its file or to standard output, without commands to a CI runner.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Write a document to its file or to standard output, without CI commands. Raises UsageError."""
     content = neutralize(data, format_name)
     print_bytes(content) if path is None else write(path, content)
 
@@ -171,11 +148,7 @@ def _for_stdout(chosen_style: Style, color: bool | None) -> Style:
 
 
 def _for_screen(report: Report, reporter: Reporter, style: Style) -> bytes:
-    """Return the bytes for standard output: the whole report, or a summary that fits the screen and names the command
-    for the rest.
-
-    Only a report on a terminal is shortened, and only without -v; a pipe always gets everything.
-    """
+    """Return the whole report, or on a terminal without -v a summary that fits, naming the command for the rest."""
     whole = reporter.render(report, style)
     height = terminal.height_of(sys.stdout)
     if height is None or not getattr(reporter, "shortens", False) or style.verbosity > 0:
@@ -247,10 +220,7 @@ def refuse_outside_link(path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a device or a pipe, which is opened and written because no file can be moved over it.
-
-    Only links of the system itself are followed (/dev/stdout, /dev/fd/3 of `>(...)`), wherever they lead.
-    """
+    """Return whether `path` is a device or pipe, which no file can replace; only system links are followed."""
     folder = path.absolute().parent.resolve()
     if folder == Path("/dev") or folder.parts[:2] == ("/", "proc"):
         return path.exists()
@@ -268,18 +238,12 @@ def _umask() -> int:
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return `$XDG_STATE_HOME/preflight`, otherwise `~/.local/state/preflight`; None if neither variable locates a
-    folder.
-    """
+    """Return `$XDG_STATE_HOME/preflight`, else `~/.local/state/preflight`; None if neither variable is set."""
     return user_folder(environ, "XDG_STATE_HOME", ".local/state")
 
 
 def keep(verb: str, text: bytes, *, at: Path | None = None) -> str:
-    """Save `text` in place of the last run's output.
-
-    Returns the command that shows the text, or an empty string if it cannot be saved. Only this user can read the file,
-    because it may contain lines of private files and names of nodes.
-    """
+    """Save `text`, for this user only, in place of the last; return the command that shows it, else empty."""
     place = at or folder()
     if place is None or not re.fullmatch(r"[a-z-]{1,32}", verb):
         return ""

@@ -34,7 +34,6 @@ class SarifReporter:
     name = "sarif"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the log as JSON; `style` is ignored."""
         written = json.dumps(log(report), indent=2, ensure_ascii=False).encode("utf-8", "replace")
         return escape_control_chars(written.decode()).encode() + b"\n"
 

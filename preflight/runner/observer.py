@@ -1,8 +1,4 @@
-"""Observing: turns the requests of a stage into facts, over the sessions of a fleet.
-
-Nothing here interprets a fact. A late or impossible answer is recorded as unavailable with the reason, so that a
-judgement can distinguish it from a fact.
-"""
+"""Observing: turns the requests of a stage into facts, over the sessions of a fleet."""
 
 from __future__ import annotations
 
@@ -174,10 +170,7 @@ class Observer:
             self._record_unavailable(request, Unavailable("timeout", reason))
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
-        """Run the ranks of each group together, then the resulting requests of `follow_up`, for at most as long again.
-
-        Groups that share no node run at the same time; requests without a group are sent like those of nodes.
-        """
+        """Run each group's ranks together, disjoint groups at the same time, then `follow_up` for as long again."""
         await self._rank_groups(requests, lambda ranks: deadline_s)
         ends = self.now() + deadline_s
         for _ in range(MAX_WAVES):
@@ -343,7 +336,6 @@ class _Listener:
 
     @property
     def problem(self) -> Unavailable | None:
-        """Return the reason why the probe does not listen."""
         if self._where is not None:
             return None
         return self._problem or Unavailable("timeout", f"it did not listen within {LISTEN_TIMEOUT_S:g} s")

@@ -2,9 +2,6 @@
 
 Nodes and context may come from the user (always accepted) or from the job's own files (only with `trust_job`:
 repository content may be hostile unless the user trusts it). What cannot be determined is reported, never guessed.
-
-The user's choice comes first (`--hosts`, `--hostfile`), then the executor's own nodes (its allocation, its cluster),
-then the job's own files (with `--trust-job`).
 """
 
 from __future__ import annotations
@@ -70,11 +67,7 @@ class ContextChoice:
 
 
 def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Origin | None]:
-    """Return the nodes that the user named, in rank order, and the option that names them; empty if none were named.
-
-    Raises:
-        UsageError: a name is not a host name, or the list is invalid.
-    """
+    """Return the nodes that the user named, in rank order, and the option; empty if none. Raises UsageError."""
     if hosts:
         return _parse_names(_expand(hosts)), Origin("hosts", f"--hosts {hosts}")
     if hostfile is not None:
@@ -83,11 +76,7 @@ def named_nodes(hosts: str, hostfile: Path | None) -> tuple[tuple[Node, ...], Or
 
 
 def nodes_of_jobs(jobs: Sequence[Job], *, trust_job: bool) -> tuple[tuple[Node, ...], str]:
-    """Return the nodes that the job's own files name, in rank order, and the locations of the names.
-
-    Raises:
-        UsageError: the files name no nodes, or are not trusted.
-    """
+    """Return the nodes in the job's files, in rank order, with locations. Raises UsageError without any or trust."""
     claimed, where = claimed_hosts(jobs)
     if not claimed:
         raise UsageError(
@@ -163,10 +152,7 @@ def _read_hostfile(path: Path) -> tuple[Node, ...]:
 
 
 def claimed_hosts(jobs: Sequence[Job]) -> tuple[tuple[str, ...], str]:
-    """Return the names of the nodes in the job's files, in rank order, and their location.
-
-    A list of hosts takes precedence, then the endpoints of the job's own processes: trainers, then servers.
-    """
+    """Return the job's nodes in rank order and their location: a host list, else trainers, then servers."""
     for job, scope in _scopes(jobs):
         names = items(job.value("hosts", scope))
         if names:
@@ -278,13 +264,7 @@ _OWNS_NODES_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ExecutorChoice:
-    """The executor of a run with its options set.
-
-    Args:
-        because: why it was chosen.
-        named_nodes: the nodes that the user named.
-        origin: where their names come from.
-    """
+    """The executor of a run with its options set, why it was chosen, and the named nodes with their origin."""
 
     executor: Executor
     because: str
@@ -304,11 +284,7 @@ class FoundNodes:
 async def choose(
     *, hosts: str, hostfile: Path | None, executor: str, options: Sequence[str], environment: Mapping[str, str]
 ) -> ExecutorChoice:
-    """Return the executor of a run: the user's choice, otherwise that of the environment, otherwise ssh.
-
-    Raises:
-        UsageError: no such executor or option, or an invalid host name.
-    """
+    """Return the executor: the user's choice, else the environment's, else ssh. Raises UsageError."""
     choice = await _choice(hosts, hostfile, executor, options, environment)
     _log.info("executor %s chosen: %s", choice.executor.name, choice.because)
     return choice
@@ -349,11 +325,7 @@ async def _owns_nodes(executor: Executor, named: Sequence[Node], environment: Ma
 
 
 async def find(choice: ExecutorChoice, request: NodeRequest) -> FoundNodes:
-    """Return the nodes of the run in rank order, and their origin. If there are none, the origin has the reason.
-
-    Raises:
-        UsageError: no nodes are known, or their names are invalid.
-    """
+    """Return the run's nodes in rank order, and their origin or the reason for none. Raises UsageError."""
     try:
         gathered = await _gather_nodes(choice.executor, request)
     except ExecutorError as error:
@@ -423,12 +395,7 @@ def _unknown_option(executor: str, name: str, declared: Mapping[str, object]) ->
 
 @dataclass(frozen=True, slots=True)
 class LoadedJobs:
-    """The jobs of a run, and the checks to run.
-
-    Args:
-        recording: holds the jobs, the configuration and the smoke options, and nothing observed yet.
-        checks: those of the run's stages.
-    """
+    """The jobs of a run (in a recording without observations), and the checks of its stages."""
 
     recording: Recording
     checks: Sequence[Check]
@@ -440,11 +407,7 @@ LoadJobs = Callable[[Progress], LoadedJobs]
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """The loaded jobs, the requests to send, and the context to observe from.
-
-    Args:
-        context: that of the first job; a run over several jobs observes all of them from there.
-    """
+    """The loaded jobs, the requests to send, and the context of the first job, to observe from."""
 
     recording: Recording
     planner: Planner
@@ -462,11 +425,7 @@ class Preparation:
         self._done = anyio.Event()
 
     async def load(self) -> None:
-        """Load the jobs in a thread.
-
-        Raises:
-            UsageError: the paths contain no job, or cannot be read.
-        """
+        """Load the jobs in a thread. Raises UsageError."""
         progress = threadsafe(asyncio.get_running_loop(), self._progress)
         self.prepared = await anyio.to_thread.run_sync(self._prepare, progress, abandon_on_cancel=True)
         self._done.set()
@@ -529,9 +488,7 @@ class Planner:
         return self._requests(stage, fleet, facts, [check.plan for check in self.checks])
 
     def follow_up(self, stage: str, fleet: Fleet, facts: Facts) -> list[Request]:
-        """Return the additional requests that the facts of this stage make necessary; some may have been sent
-        already.
-        """
+        """Return the further requests that the facts of this stage make necessary; some may be sent already."""
         return self._requests(stage, fleet, facts, [check.follow_up for check in self.checks])
 
     def _requests(self, stage: str, fleet: Fleet, facts: Facts, plans: Sequence[PlanRequests | None]) -> list[Request]:

@@ -92,12 +92,12 @@ def _in_own_loop(live: _LiveRun) -> None:
         anyio.run(live.make)
     else:
         with ThreadPoolExecutor(1) as thread:
-            made = thread.submit(anyio.run, live.make)
+            result = thread.submit(anyio.run, live.make)
             try:
-                made.result()
+                result.result()
             except KeyboardInterrupt:
                 live.ending.now()
-                made.result()
+                result.result()
 
 
 class _LiveRun:
@@ -142,11 +142,7 @@ class _LiveRun:
         return time.monotonic() - self._began
 
     def recording(self) -> Recording:
-        """Return everything observed so far.
-
-        Raises:
-            KeyboardInterrupt: the run was interrupted before the jobs were read.
-        """
+        """Return all observations so far. Raises KeyboardInterrupt if interrupted before the jobs were read."""
         prepared = self._preparation.prepared
         if prepared is None:
             if self._interrupted == TERMINATED:
@@ -167,7 +163,6 @@ class _LiveRun:
         )
 
     async def make(self) -> None:
-        """Run until all stages are complete or the run is interrupted."""
         async with anyio.create_task_group() as group:
             await group.start(self.ending.watch, group.cancel_scope)
 
@@ -194,14 +189,7 @@ class _LiveRun:
             self._progress(Step(name, ended=True, skipped="it was interrupted"))
 
     async def _run_stages(self, start_loading: Callable[[], object]) -> None:
-        """Find the nodes, open them, and run one stage after the other.
-
-        Args:
-            start_loading: starts to load the jobs in the background, for nodes that can be opened without them.
-
-        Raises:
-            UsageError: the nodes are unknown.
-        """
+        """Find the nodes, open them (meanwhile loading jobs if possible), and run the stages. Raises UsageError."""
         options = self._options
         self._progress(Step("gather", planned=("gather", "open", *self._stage_names)))
         choice = await choose(
@@ -254,9 +242,7 @@ class _LiveRun:
             self._nodes = fleet.records
 
     async def _gather(self, choice: ExecutorChoice) -> tuple[Node, ...]:
-        """Return the nodes, if there are any. On failure, the executor releases the resources that it allocated for
-        them.
-        """
+        """Return the nodes, if there are any. On failure, the executor releases what it allocated."""
         options = self._options
         self._current_stage = ("gather", self.now())
         ends = self.now() + options.gather_deadline
@@ -350,10 +336,10 @@ class _LiveRun:
 
     async def _follow_up(self, prepared: PreparedRun, stage: str, observer: Observer) -> list[Request]:
         """Return the requests that the facts of this stage make necessary, without those already made."""
-        made = {record.request.key for record in observer.facts}
+        answered_keys = {record.request.key for record in observer.facts}
         observed = self._current_view(prepared, observer)
         requests = await anyio.to_thread.run_sync(prepared.planner.follow_up, stage, *observed)
-        return [request for request in requests if request.key not in made]
+        return [request for request in requests if request.key not in answered_keys]
 
     def _current_view(self, prepared: PreparedRun, observer: Observer) -> tuple[Fleet, Facts]:
         """Return the nodes and the facts so far, as checks see them."""
@@ -375,11 +361,7 @@ def _opening(nodes: Sequence[Node], deadline_s: float) -> Step:
 
 
 def why_pointless_without_nodes(stage: str, nodes: Sequence[NodeRecord], *, only_smoke: bool) -> str:
-    """Return why a stage is pointless with the available nodes; empty if it is not.
-
-    Args:
-        only_smoke: whether only the smoke run is wanted.
-    """
+    """Return why a stage (`only_smoke`: the smoke run alone) is pointless with the available nodes; else empty."""
     silent = [record for record in nodes if record.problem]
     because = f" ({silent[0].problem})" if silent and only_smoke else ""
     if len(silent) == len(nodes):

@@ -72,10 +72,7 @@ OnEvent = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """How far the node's wall clock is ahead of the head's, and the round trip over which it was measured, in seconds.
-
-    offset = ((t1 - t0) + (t2 - t3)) / 2 of RFC 5905, section 8; its error is at most half the round trip.
-    """
+    """The node's clock ahead of the head's, and the round trip, in seconds (RFC 5905, section 8)."""
 
     offset_s: float
     round_trip_s: float
@@ -97,13 +94,10 @@ class RunningRequest:
 
     @property
     def answer(self) -> Done | Failed | None:
-        """Return the answer, once it has arrived."""
         return self._answer
 
     async def result(self) -> Done | Failed:
-        """Wait for the answer, at most for the request's own deadline plus a few seconds; after a cancellation, only
-        for these seconds.
-        """
+        """Wait for the answer, for the request's deadline plus a few seconds; after a cancellation only for these."""
         allowed = self.request.start_s + self.request.deadline_s + GRACE_S
         with anyio.move_on_after(allowed) as self._wait:
             self._shorten_wait()
@@ -314,7 +308,6 @@ class AgentSession:
             await self._channel.aclose()
 
     def record(self) -> NodeRecord:
-        """Return the data about the node."""
         assert self.ready is not None
         estimate = self._estimate
         lost = (self.lost,) if self.lost else ()
@@ -386,9 +379,7 @@ class AgentSession:
             yield message
 
     def _handle_all(self, messages: Iterator[Any]) -> bool:
-        """Handle these messages. Returns False if one of them makes the node count as lost. Never raises for the
-        node.
-        """
+        """Handle these messages; return False if one makes the node count as lost. Never raises for the node."""
         try:
             for message in messages:
                 self._handle(message)
@@ -552,9 +543,7 @@ class OpenFleet:
         return self._sessions[name] if name in self._sessions else self._problems[name]
 
     def ship(self, modules: Modules) -> None:
-        """Send further modules to the agents, which can then import them. Raises BundleError when they are far too
-        large.
-        """
+        """Send further modules that agents can then import. Raises BundleError if they are far too large."""
         if modules:
             shipment = pack_extra_modules(modules)
             for session in self._sessions.values():
@@ -728,7 +717,6 @@ class KeepaliveThread:
             self._thread.join()
 
     def register(self, key: str, send: Callable[[bytes], None]) -> None:
-        """Register another agent."""
         self._senders[key] = send
 
     def beat(self) -> None:

@@ -1,6 +1,4 @@
-"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known.
-
-Events carry more data, which is kept as evidence and is not read during the run."""
+"""Starts the members of a smoke run together, watches them, and stops waiting once the culprit is known."""
 
 from __future__ import annotations
 
@@ -101,13 +99,10 @@ class _RankGroup:
         self.began_s = self.now()
 
     def record_missing_agent(self, request: Request) -> None:
-        """Record that a rank's node has no agent."""
         why = Unavailable("unreachable", f"{request.node} has no agent")
         self.records.append(FactRecord(request, None, why, self.began_s, self.began_s))
 
     def event_recorder(self, request: Request) -> Callable[[Event], None]:
-        """Return a function that records the events of one request."""
-
         def on_event(event: Event) -> None:
             if request.key in self.rejected:
                 return
@@ -128,7 +123,6 @@ class _RankGroup:
         return on_event
 
     async def await_rank(self, request: Request, running: RunningRequest, provenance: str) -> None:
-        """Wait for one rank and record its result."""
         answer = await running.result()
         value: Any = None
         problem: Unavailable | None = None

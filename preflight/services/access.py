@@ -27,11 +27,7 @@ MAX_LENGTH = 1024
 
 
 def read_token(file: Path, option: str) -> str:
-    """Return the token in a file that the command line sets with `option`.
-
-    Raises:
-        UsageError: the file cannot be read or everybody can read it, or its token is too short or too long.
-    """
+    """Return the token in the file of `option`. Raises UsageError if it is invalid or everybody can read it."""
     where = f"{option} {file}"
     try:
         if file.stat().st_mode & stat.S_IROTH:
@@ -44,11 +40,7 @@ def read_token(file: Path, option: str) -> str:
 
 
 def checked_token(token: str, where: str) -> str:
-    """Return the token if it is valid.
-
-    Raises:
-        UsageError: it is too short or too long, or has characters that cannot be typed.
-    """
+    """Return the token. Raises UsageError if it is too short, too long, or not printable."""
     if not MIN_LENGTH <= len(token) <= MAX_LENGTH or not token.isprintable():
         raise UsageError(
             f"{where}: expected one line of {MIN_LENGTH} to {MAX_LENGTH} characters, found {len(token)}; "
@@ -65,9 +57,7 @@ SESSION_S = 12 * 3600
 
 
 class Access:
-    """Compares tokens, and makes cookies that only this process accepts. Without a token, everybody may see the
-    page.
-    """
+    """Compares tokens, and makes cookies that only this process accepts. Without a token, the page is public."""
 
     def __init__(self, token: str, *, clock: Callable[[], float] = time.time) -> None:
         self._token = _digest(token) if token else b""
@@ -118,11 +108,7 @@ def _digest(text: str) -> bytes:
 
 
 def token_of(file: Path | None, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the token from a file, otherwise from the environment; empty if neither has one.
-
-    Raises:
-        UsageError: the file cannot be read or everybody can read it, or the token is too short.
-    """
+    """Return the token from a file or the environment, else empty. Raises UsageError."""
     if file is not None:
         return read_token(file, "--token-file")
     token = environment.get(VARIABLE, "").strip()

@@ -90,9 +90,7 @@ def bus_bandwidth(operation: str, message_bytes: int, seconds: float, world_size
 
 
 def crossing_bytes(timed: CollectiveTiming, world_size: int, local_ranks: int) -> int:
-    """Return the bytes that a node must receive from other nodes in all calls of an all-gather (the parts of others) or
-    an all-reduce (one sum).
-    """
+    """Return the bytes that a node must receive from others in all calls of an all-gather or an all-reduce."""
     calls = len(timed.times_s) + 1
     if timed.operation == messages.ALL_GATHER:
         return calls * timed.message_bytes * (world_size - local_ranks) // world_size
@@ -119,11 +117,7 @@ def sweep(
     local_ranks: int,
     sharing: int = 1,
 ) -> tuple[Sweep, list[Mismatch], int]:
-    """Run every collective at both sizes; returns the measurements, the faults, and the number of compared results.
-
-    Args:
-        sharing: the ranks that use this rank's GPU, and its memory.
-    """
+    """Run every collective at both sizes; return measurements, faults and comparisons. `sharing` ranks use this GPU."""
     if world_size < 2:
         return Sweep(skipped="a single rank exchanges no messages", cores=_cores(), local_ranks=local_ranks), [], 0
     runner = _Runner(torch, collectives, progress, world_size, device, sharing)
@@ -332,15 +326,13 @@ def _compute(torch: Any, device: Any, progress: Progress) -> Any:
     held_s = min(sum(waits), now - throttled_s) if throttled_s is not None and now is not None else 0.0
     if sum(waits) > 0:
         # From each piece its own wait is subtracted, except for the control group's share of all waiting.
-        spared = 1.0 - held_s / sum(waits)
-        found = [took - lost * spared for took, lost in zip(found, waits)]
+        unthrottled_share = 1.0 - held_s / sum(waits)
+        found = [took - lost * unthrottled_share for took, lost in zip(found, waits)]
     return found, round(sum(waits) / total, 3), round(held_s / total, 3)
 
 
 def _work(torch: Any, device: Any) -> Callable[[], float | None]:
-    """Return a function that does a piece of work (a few tens of milliseconds on a CPU, a few on a GPU) and returns the
-    GPU's own time for it.
-    """
+    """Return a function that works for some tens of ms on a CPU (a few on a GPU) and returns the GPU's own time."""
     if device.type != "cpu":
         matrix = torch.randn(GPU_SIZE, GPU_SIZE, device=device)
         out = torch.empty_like(matrix)

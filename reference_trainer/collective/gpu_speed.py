@@ -67,16 +67,12 @@ class ExactCompute:
 
 
 def operands() -> tuple[list[list[int]], list[list[int]]]:
-    """Return the repeating rows of the left operand and columns of the right one, each `PERIOD` lists of `DEPTH`
-    integers.
-    """
+    """Return the repeating rows of the left and columns of the right operand: `PERIOD` lists of `DEPTH` integers."""
     return _integers(1), _integers(2)
 
 
 def _integers(seed: int) -> list[list[int]]:
-    """Return numbers from -63 to 63 of a linear congruential generator (the constants are those of Numerical
-    Recipes).
-    """
+    """Return numbers from -63 to 63 of a linear congruential generator (constants of Numerical Recipes)."""
     state, rows = seed, []
     for _ in range(PERIOD):
         row = []
@@ -88,12 +84,7 @@ def _integers(seed: int) -> list[list[int]]:
 
 
 def check(torch: Any, device: Any, on_progress: Callable[[], None], budget_s: float = BUDGET_S) -> ExactCompute:
-    """Compute and compare the products in each precision that this device and torch support.
-
-    Args:
-        moved: called after each repetition.
-        budget_s: time of the repetitions of one precision.
-    """
+    """Compute and compare products in each precision that device and torch support, for `budget_s` each."""
     size = CPU_SIZE if device.type == "cpu" else GPU_SIZE
     left, right = operands()
     rows = torch.tensor(left, dtype=torch.float64)
@@ -182,9 +173,7 @@ _SUMS = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision
 
 
 def _exact_sums(torch: Any) -> dict[str, Any]:
-    """Forbid rounding of partial sums to 16 bits. Returns the former settings; old versions of torch lack some of
-    them.
-    """
+    """Forbid rounding of partial sums to 16 bits; return the former settings, some of which old torch lacks."""
     settings = torch.backends.cuda.matmul
     saved: dict[str, Any] = {}
     for name in _SUMS:
@@ -229,11 +218,9 @@ class Speed:
 
     Args:
         what: a precision (`bf16`: matrix multiplication), `memory`, `host_to_device`, `device_to_host` or `peer`.
-        best: the fastest run, in TFLOP/s for matrix multiplication, otherwise GB/s (10^9 bytes); `memory` counts bytes
-            read and written.
-        median: the median run, in the same unit.
+        best, median: of the `runs`, in TFLOP/s for matrix multiplication, otherwise GB/s (10^9 bytes); `memory` counts
+            bytes read and written.
         size: rows of the matrices, or bytes of one copy.
-        runs: how many runs were timed.
     """
 
     what: str
@@ -248,16 +235,12 @@ class GpuReport:
     """The GPU of one rank.
 
     Args:
-        model: its name as the driver reports it.
         pci: its PCI address; empty if unknown.
-        speeds: all figures.
         notes: why figures are missing, by `what`.
         skipped: why nothing was measured.
-        state: clocks, heat, power and link while products were computed and data copied.
-        before, after: use of the GPU by others before and after the measurement.
-        exact: the repeated products with known bits.
-        peer_links: NVLinks between this GPU and the peer; None if unknown.
-        switch_links: NVLinks that are up to an NVSwitch; None if unknown.
+        state: clocks, heat, power and link during the measurement.
+        before, after: use of the GPU by others before and after it.
+        peer_links, switch_links: NVLinks to the peer GPU and to an NVSwitch; None if unknown.
         shared_by: number of ranks on this node per device that this rank sees.
     """
 
@@ -278,9 +261,7 @@ class GpuReport:
 
     @property
     def in_use(self) -> bool:
-        """Return whether other processes computed on the GPU, so that the figures show only the capacity that they
-        left.
-        """
+        """Return whether other processes used the GPU, so that the figures show only the remaining capacity."""
         return self.before.busy or self.after.busy
 
 
@@ -295,9 +276,7 @@ def measure(
     """Measure the GPU of this rank.
 
     Args:
-        device: a GPU, as torch names it.
         take_turn: runs a function while no other rank of the node runs its own; every rank must call it once.
-        local_ranks: the ranks on this node.
     """
     return _Measurement(torch, progress, device, local_ranks).run(take_turn)
 
@@ -463,9 +442,7 @@ class _Measurement:
     def _time_runs(
         self, run: Callable[[], Any], most: int, budget_s: float, *, during: Callable[[], None] = lambda: None
     ) -> list[float]:
-        """Return the seconds of each run by the GPU's own clock; runs are queued five at a time, so that no pause is
-        timed.
-        """
+        """Return the seconds of each run by the GPU's clock; runs are queued by fives, so that no pause counts."""
         cuda, stream = self._torch.cuda, self._torch.cuda.current_stream(self._device)
         for _ in range(WARM_UP):
             run()
@@ -506,11 +483,7 @@ def _address(index: int) -> str:
 
 
 def turns(local_rank: int, local_ranks: int, barrier: Callable[[str], None]) -> Callable[[Callable[[], None]], None]:
-    """Return a `take_turn` for `measure`: the ranks on a node run one after the other, all nodes at the same time.
-
-    Args:
-        barrier: waits for all ranks; gets a description.
-    """
+    """Return a `take_turn` for `measure`: a node's ranks run in turn, all nodes at once, with `barrier` between."""
 
     def take(run: Callable[[], None]) -> None:
         if local_ranks > MAX_TURNS:

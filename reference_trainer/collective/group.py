@@ -1,9 +1,4 @@
-"""The process group of one rank: setup, counted and announced collectives, ranks on one machine, and a bounded
-shutdown.
-
-Ranks on one machine are detected, because not every launcher reports them; where processes represent nodes, they are
-configured.
-"""
+"""The process group of one rank: setup, announced collectives, ranks on one machine, and a bounded shutdown."""
 
 from __future__ import annotations
 
@@ -132,12 +127,7 @@ class Collectives:
         self._counted(label, tensor, lambda: self._dist.all_reduce(tensor, op=self._dist.ReduceOp.MAX))
 
     def timed(self, operation: str, tensor: Any, room: Any, label: str) -> float | None:
-        """Return the duration of one call on this rank, in seconds; None if the backend does not support it.
-
-        Args:
-            operation: one of `messages.OPERATIONS`; all-reduce and broadcast (from rank 0) work in place, the others
-                write their result to `room`.
-        """
+        """Return the duration of one call in seconds; None if unsupported. Results are in place, or else in `room`."""
         took: list[float] = []
 
         def measured(run: Callable[[], Any]) -> None:
@@ -158,9 +148,7 @@ class Collectives:
         return None
 
     def _variants(self, operation: str, tensor: Any, room: Any) -> list[Callable[[], Any]]:
-        """Return the variants of a call: on whole tensors, and on lists of parts for backends that do not support whole
-        tensors (older versions of Gloo).
-        """
+        """Return the variants of a call: on whole tensors, and on lists of parts (for older versions of Gloo)."""
         flat = self._flat(operation, tensor, room)
         dist = self._dist
         if operation == messages.ALL_GATHER:
@@ -260,9 +248,7 @@ def identity() -> int:
 
 
 def device_identity(torch: Any, device: Any) -> int:
-    """Return a number below 2^56 that is the same in all processes of one machine that use the same GPU; 0 on the
-    host.
-    """
+    """Return a number below 2^56 that is equal for processes of one machine on the same GPU; 0 on the host."""
     if device.type != "cuda":
         return 0
     properties = torch.cuda.get_device_properties(device)
@@ -274,9 +260,7 @@ def device_identity(torch: Any, device: Any) -> int:
 
 
 def neighbours(torch: Any, collectives: Collectives, world_size: int, device: Any) -> tuple[list[int], list[int]]:
-    """Return, in order, the ranks on this rank's machine and the ranks on its device, both including itself. Every rank
-    must call this.
-    """
+    """Return the ranks on this machine and on this device, in order, with this rank. Every rank must call this."""
     mine = torch.tensor([identity(), device_identity(torch, device)], dtype=torch.int64, device=device)
     gathered = [torch.zeros_like(mine) for _ in range(world_size)]
     collectives.all_gather(gathered, mine, "which ranks share a machine")

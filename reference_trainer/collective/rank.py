@@ -224,9 +224,7 @@ def _gpu(
 def _train(
     progress: Progress, sharding: sharded.ShardingChoice, world_size: int, steps: int, device: Any
 ) -> tuple[Any, training.TrainingResult]:
-    """Run ordinary steps and return their results with the whole model. Each step counts as one collective, because it
-    needs every rank.
-    """
+    """Run ordinary steps; return their results and the model. A step counts as a collective: it needs every rank."""
     progress.entering(f"{sharding.name} setup", collective=True, root=rank_events.ANY_RANK)
     wrapped = sharded.wrap(sharding, training.build(device), world_size, device)
     progress.left(collective=True)

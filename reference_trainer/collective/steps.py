@@ -40,9 +40,7 @@ class TrainingResult:
 
 
 def shard(rank: int, device: Any) -> tuple[Any, Any]:
-    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
-    int64[BATCH].
-    """
+    """Return a rank's samples: float32[BATCH, INPUTS] around one centre per class, and classes int64[BATCH]."""
     import torch
 
     fixed = torch.Generator().manual_seed(20177)
@@ -65,9 +63,7 @@ def build(device: Any) -> Any:
 def train(
     model: Any, data: tuple[Any, Any], steps: int, *, before: Callable[[int], Any], after: Callable[[int], Any]
 ) -> TrainingResult:
-    """Run `steps` steps of SGD; `before` and `after` are called around each. `model` is already wrapped for several
-    ranks.
-    """
+    """Run `steps` steps of SGD, with `before` and `after` around each. `model` is wrapped for several ranks."""
     import torch
 
     samples, labels = data
@@ -114,11 +110,7 @@ def digest(model: Any) -> str:
 
 @dataclass(frozen=True)
 class Drift:
-    """The difference between the weights of this rank and those of rank 0: its maximum, and the number of differing
-    elements.
-
-    Rounding differs in many elements by very little; a torn or corrupted exchange by more.
-    """
+    """The difference between this rank's weights and rank 0's; rounding changes many elements by very little."""
 
     largest: float
     elements: int
@@ -139,11 +131,7 @@ def drift(model: Any, collectives: Any) -> Drift:
 def difference_to_one_process(
     model: Any, world_size: int, steps: int, device: Any, after: Callable[[], Any] = lambda: None
 ) -> float | None:
-    """Return the largest difference between `model` and that of a single process that trained on all shards; None if it
-    is not compared.
-
-    `after` is called after each piece of the work, which may take long on a busy node.
-    """
+    """Return the largest difference from one process with all shards; None if not compared."""
     import torch
 
     if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
@@ -177,12 +165,7 @@ class ShardingChoice:
 
 
 def choose(wanted: bool, unsupported: Sequence[str], backend: str) -> ShardingChoice:
-    """Choose the wrapper of the model; importing it takes a second for FSDP.
-
-    Args:
-        wanted: whether the job keeps a part of the model on each rank.
-        unsupported: collectives that the backend does not support, or not on whole tensors.
-    """
+    """Choose the wrapper of the model; `unsupported` are collectives that the backend lacks on whole tensors."""
     if not wanted:
         return ShardingChoice(DDP)
     lacking = [name for name in (messages.ALL_GATHER, messages.REDUCE_SCATTER) if name in unsupported]

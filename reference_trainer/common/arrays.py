@@ -57,7 +57,6 @@ def table(values: Sequence[float], index: Any) -> Any:
 
 
 def floats(array: Any) -> Any:
-    """Convert to float32."""
     library = _library(array)
     return array.astype(library.float32) if library.__name__ == "numpy" else array.to(library.float32)
 
@@ -73,9 +72,7 @@ def stack(arrays: Sequence[Any]) -> Any:
 
 
 def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
-    """Return how many float32 elements differ in any bit, and the first of them in row-major order; (0, -1) if none
-    differ.
-    """
+    """Return how many float32 elements differ in any bit, and the first in row-major order; (0, -1) if none."""
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1)
     if library.__name__ == "numpy":
@@ -86,9 +83,7 @@ def count_wrong(got: Any, expected: Any) -> tuple[int, int]:
 
 
 def first_wrong(got: Any, expected: Any, where: Any) -> int:
-    """Return the first element, row-major, that differs in any bit and whose `where` is not 0; -1 if no element
-    does.
-    """
+    """Return the first element, row-major, that differs in any bit where `where` is not 0; -1 if none does."""
     library = _library(got)
     mask = (got.view(library.int32) != expected.view(library.int32)).reshape(-1) & (where != 0)
     found = mask.nonzero()[0] if library.__name__ == "numpy" else mask.nonzero().flatten()
@@ -103,7 +98,6 @@ def bits(array: Any, index: int) -> int:
 
 
 def size(array: Any) -> int:
-    """Return the number of elements."""
     return int(array.size) if _library(array).__name__ == "numpy" else int(array.numel())
 
 
@@ -145,9 +139,7 @@ class JsonLines:
         self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self, ends: float) -> dict[str, Any] | None:
-        """Return the next line; None at the deadline `ends` (of `time.monotonic`). Raises ConnectionError at the end of
-        the connection.
-        """
+        """Return the next line; None at `ends` (of `time.monotonic`). Raises ConnectionError at the end."""
         while b"\n" not in self._received:
             left = ends - time.monotonic()
             if left <= 0:
@@ -160,9 +152,7 @@ class JsonLines:
         return self._next()
 
     def ready(self) -> dict[str, Any] | None:
-        """Return the next line of a readable connection if it has arrived completely, else None. Raises ConnectionError
-        at the end of the connection.
-        """
+        """Return the next line if it has arrived completely, else None. Raises ConnectionError at the end."""
         if b"\n" not in self._received:
             try:
                 self._take()
@@ -171,7 +161,6 @@ class JsonLines:
         return self._next() if b"\n" in self._received else None
 
     def close(self) -> None:
-        """Close the connection."""
         self.connection.close()
 
     def _take(self) -> None:

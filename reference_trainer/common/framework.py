@@ -27,9 +27,7 @@ from reference_trainer.common.progress import Progress
 
 
 def is_paddle(params: dict[str, Any]) -> bool:
-    """Return whether this rank trains with paddle: by `framework`, or because the interpreter has paddle and no
-    torch.
-    """
+    """Return whether this rank trains with paddle: by `framework`, or because the interpreter lacks torch."""
     import importlib.util
 
     name = str(params.get("framework", ""))
@@ -71,10 +69,7 @@ def load(progress: Progress, *, optimizers: bool = False) -> tuple[Any, Any]:
 
 
 def nccl_obstacle(torch: Any, params: dict[str, Any]) -> str:
-    """Return why this rank cannot use NCCL; empty if it can, or if its backend is gloo.
-
-    With `auto` each local rank needs its own GPU; with `nccl` the node only needs one.
-    """
+    """Return why this rank cannot use NCCL, else empty; with `auto` each local rank needs its own GPU."""
     requested = str(params.get("backend", "auto"))
     if requested == "gloo":
         return ""
@@ -170,9 +165,7 @@ def set_interface(params: dict[str, Any], backend: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return the type and the first line of an error, and the reason that NCCL gives, which torch prints on a later
-    line.
-    """
+    """Return the type and first line of an error, and NCCL's reason, which torch prints on a later line."""
     lines = [line.strip() for line in str(error).strip().split("\n") if line.strip()]
     first = "{}: {}".format(type(error).__name__, lines[0] if lines else "")
     reasons = [line for place, line in enumerate(lines[:-1]) if line == "Last error:" for line in [lines[place + 1]]]
@@ -223,11 +216,7 @@ MAX_BLOCKS = 2
 
 
 def environment(rank: int, ranks_on_gpu: int, nccl: Sequence[int]) -> dict[str, str]:
-    """Return the variables for one rank; empty if no other rank uses its GPU.
-
-    Args:
-        nccl: NCCL's version as `torch.cuda.nccl.version()` gives it, such as (2, 27, 5).
-    """
+    """Return the variables for one rank, empty if it has its own GPU; `nccl` is a version such as (2, 27, 5)."""
     if ranks_on_gpu < 2:
         return {}
     common = {
@@ -309,16 +298,11 @@ class OtherUse:
 
     @property
     def busy(self) -> bool:
-        """Return whether another process computed on the GPU."""
         return (self.utilization_percent or 0) >= IDLE_PERCENT
 
 
 class GpuWatcher:
-    """Reads one GPU's state by NVML, in a thread between `begin` and `end`.
-
-    Args:
-        index: the ordinal of the device as CUDA counts the visible ones.
-    """
+    """Reads the GPU with CUDA's ordinal `index` by NVML, in a thread between `begin` and `end`."""
 
     def __init__(self, index: int, nvml: Any = None, address: Callable[[int], str] | None = None) -> None:
         self._nvml = nvml
@@ -353,7 +337,6 @@ class GpuWatcher:
             self.problem = f"NVML: {error}"
 
     def begin(self) -> None:
-        """Start a thread that reads the state."""
         self._stop = threading.Event()
         if self._handle is not None:
             self._thread = threading.Thread(target=self._watch, args=(self._stop,), name="preflight-nvml", daemon=True)
@@ -398,7 +381,6 @@ class GpuWatcher:
             return None
 
     def state(self) -> GpuState:
-        """Return the observations so far."""
         if self._handle is None:
             return GpuState(problem=self.problem)
         reasons, held_bits = 0, 0
@@ -436,11 +418,7 @@ class GpuWatcher:
             return ""
 
     def other_use(self, on_progress: Callable[[], None]) -> OtherUse:
-        """Return other use of the GPU; call this while this rank does nothing there. Waits up to `SETTLE_S`.
-
-        Args:
-            moved: called while it waits.
-        """
+        """Return other use of the GPU while this rank does not use it. Waits up to `SETTLE_S`."""
         least: int | None = None
         ends = time.monotonic() + SETTLE_S
         while self._handle is not None and time.monotonic() < ends:
@@ -457,11 +435,7 @@ class GpuWatcher:
         return OtherUse(least, max(0, len(running) - 1) if running is not None else None)
 
     def nvlinks_to(self, address: str) -> int | None:
-        """Return the number of NVLinks that are up to the GPU at this PCI address, directly or through NVSwitch; None
-        if unknown.
-
-        With an empty address, only links to an NVSwitch are counted.
-        """
+        """Return the NVLinks that are up to the GPU at `address` (empty: only to NVSwitch); None if unknown."""
         if self._handle is None:
             return None
         count, answered = 0, False
@@ -491,10 +465,7 @@ def _same_address(one: str, other: str) -> bool:
 
 
 def pci_address(index: int) -> str:
-    """Return the PCI address of a device by its ordinal in CUDA, which follows CUDA_VISIBLE_DEVICES.
-
-    Raises OSError without CUDA's driver library, LookupError if it does not know the device.
-    """
+    """Return the PCI address of CUDA's device. Raises OSError without CUDA's driver, LookupError if unknown."""
     cuda = ctypes.CDLL("libcuda.so.1")
     device = ctypes.c_int()
     text = ctypes.create_string_buffer(32)

@@ -1,5 +1,4 @@
-"""The rank, world size and rendezvous of this process, from the launcher's variables, or for ranks that this process
-starts itself.
+"""The rank, world size and rendezvous of this process, from the launcher's variables or for ranks started here.
 
 horovodrun serves a store of keys over HTTP for its own workers (horovod/runner/http/http_server.py, Horovod 0.28): PUT
 and GET of /SCOPE/KEY. Rank 0 stores its address there, and the others read it.
@@ -140,11 +139,7 @@ class LaunchedRank:
 
 
 def launched_rank(environment: Mapping[str, str]) -> LaunchedRank:
-    """Return the rank of this process according to the launcher.
-
-    Raises:
-        NotLaunched: no launcher sets it, a variable is not a number, or ranks of several nodes have no rendezvous.
-    """
+    """Return the rank of this process according to the launcher. Raises NotLaunched."""
     for launcher in LAUNCHERS:
         rank, size = _first(launcher.rank, environment), _first(launcher.size, environment)
         if rank is None or size is None:
@@ -241,9 +236,7 @@ def _first_host(nodes: str) -> str:
 
 
 def _slurm_port(job: str) -> str:
-    """Return a port that differs between jobs, derived from the last digits of the job's id as Lightning and
-    others do.
-    """
+    """Return a port that differs between jobs, from the last digits of the job's id, as in Lightning."""
     return str(15000 + int(job[-4:])) if job.isdecimal() else ""
 
 
@@ -264,10 +257,7 @@ def is_served(environment: Mapping[str, str]) -> bool:
 
 
 def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) -> tuple[str, int]:
-    """Return the address and port of rank 0: rank 0 chooses them, and the others wait for them.
-
-    Raises NoMaster if the store does not answer, or rank 0 stores nothing there in time.
-    """
+    """Return address and port of rank 0, which chooses them and stores them for the others. Raises NoMaster."""
     host, port = environment[_ADDRESS], int(environment[_PORT])
     if rank == 0:
         own = _own_address(host, port), _free_rendezvous_port()
@@ -325,15 +315,10 @@ class NoRanks(Exception):
 
 
 def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
-    """Start this program once for each rank on this machine, and wait for all of them.
+    """Start this program once for each rank here and wait for all; return 0 if all exit with 0, otherwise 1.
 
-    Args:
-        number: the number of ranks, or `gpus`.
-        arguments: the program's own words, its path first.
-        deadline_s: the deadline of each rank.
-
-    Returns 0 if all ranks exit with 0, otherwise 1. Raises NoRanks for `gpus` if torch finds no GPU on the machine, and
-    if ranks outlive their own deadline, after killing them.
+    `number` may be `gpus`. Raises NoRanks if torch then finds no GPU, and if ranks outlive `deadline_s`, after killing
+    them.
     """
     count = _gpus() if number == PER_GPU else int(number)
     with socket.socket() as probe:

@@ -30,9 +30,7 @@ _MANTISSA_BITS = 13
 
 
 def elements_of(message_bytes: int, world_size: int) -> int:
-    """Return the number of 32-bit elements in a message of about this many bytes: all ranks' parts are equal, and
-    consist of whole windows.
-    """
+    """Return the elements of a message of about this size: all ranks' parts are equal, in whole windows."""
     step = world_size * oracle.windows(world_size) * oracle.MANTISSA_EVERY
     return max(1, round(message_bytes / 4 / step)) * step
 
@@ -152,10 +150,7 @@ def _mantissas(elements: int, limit: int, device: Any, after: Callable[[], Any])
 
 
 def _repeat_rotated(block: Any, elements: int, after: Callable[[], Any]) -> Any:
-    """Return the block repeatedly, each time with a different rotation.
-
-    Computing each repetition by the oracle's rule would take several times as long as sending the message.
-    """
+    """Return the block repeatedly with rotations, which is faster than computing each one by the oracle's rule."""
     import torch
 
     found = torch.empty(elements, device=block.device)

@@ -85,9 +85,7 @@ def total(window: int, world_size: int) -> int:
 
 
 def units(elements: int, salt: int, device: Any) -> Any:
-    """Return the unit of each element: float32[elements], a sign times one of eight powers of two, fixed by index and
-    salt.
-    """
+    """Return the unit of each element: float32[elements], a sign times one of eight powers of two."""
     return units_at(arrays.numbers(elements, device), salt)
 
 
@@ -132,9 +130,7 @@ def has_many_bits(index: Any, world_size: int) -> Any:
 
 
 def is_tiny(elements: int, world_size: int) -> bool:
-    """Return whether a tensor has too few elements for the digits of all ranks; its elements are multiples of rank +
-    1.
-    """
+    """Return whether a tensor is too small for the digits of all ranks; it then holds multiples of rank + 1."""
     return elements < MANTISSA_EVERY * windows(world_size)
 
 
@@ -144,9 +140,7 @@ def shift_of(step: int, world_size: int) -> int:
 
 
 def pattern_at(index: Any, world_size: int, elements: int, salt: int) -> Any:
-    """Return the factor of elements for all ranks: a sign, or a number of many bits. Add `shift_of` to `index` for a
-    step.
-    """
+    """Return the factor of elements for all ranks: a sign or a number. Add `shift_of` to `index` for a step."""
     if is_tiny(elements, world_size):
         return arrays.floats(1 - 2 * (_mix_bits(index, salt) & 1))
     numbers = mantissas_at(index, salt, mantissa_limit(world_size))
@@ -184,9 +178,7 @@ def expected_sum(world_size: int, elements: int, salt: int, device: Any, step: i
 
 
 def coded_units(world_size: int, elements: int, salt: int, device: Any, step: int = 0) -> Any:
-    """Return one quantum of each element that holds digits, and 0 for the other elements, to decode a wrong sum:
-    float32[elements].
-    """
+    """Return one quantum of each element that holds digits, else 0, to decode a wrong sum: float32[elements]."""
     index = arrays.numbers(elements, device)
     coded = units_at(index, salt) * pattern_at(index + shift_of(step, world_size), world_size, elements, salt)
     if is_tiny(elements, world_size):
@@ -199,9 +191,7 @@ def compare(
 ) -> Mismatch | None:
     """Return None if both tensors have the same bits; otherwise the mismatch, and the contribution that explains it.
 
-    Args:
-        unit, world_size, quantum: how the sum was coded (`coded_units`, and the size of one quantum in them); without
-            a unit nothing is decoded.
+    `unit`, `world_size` and `quantum` describe how the sum was coded; without a unit nothing is decoded.
     """
     wrong, index = arrays.count_wrong(got, expected)
     if not wrong:
@@ -274,10 +264,7 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class ExactResult:
-    """This rank's results of a round of exact collectives or exact steps.
-
-    `digest` is the SHA-256 of the weights after exact steps.
-    """
+    """The results of a round of exact collectives or steps; `digest` is the SHA-256 of the weights after steps."""
 
     mismatches: list[Mismatch] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)

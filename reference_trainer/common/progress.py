@@ -110,9 +110,7 @@ class StarvationClock:
 
 
 def _stat_files(root: str, own_group: str) -> list[str]:
-    """Return possible locations of cpu.stat: that of this process's own group as the process sees it, or else that of
-    the visible root.
-    """
+    """Return possible paths of cpu.stat: of this process's own group, else of the visible root."""
     paths: list[str] = []
     try:
         with open(own_group) as file:
@@ -136,12 +134,7 @@ BRIEF_S = 0.1
 
 
 class Progress:
-    """The rank's own progress.
-
-    Args:
-        emit: sends one event to the head; called from two threads under a lock.
-        rank: this rank, for messages.
-    """
+    """The rank's own progress; `emit` sends an event to the head, and two threads call it under a lock."""
 
     def __init__(self, emit: Emit, *, rank: int) -> None:
         self.rank = rank
@@ -175,7 +168,6 @@ class Progress:
         return self._began
 
     def start(self) -> None:
-        """Start the heartbeats."""
         self._heart = threading.Thread(target=self._beat, name="preflight-heart", daemon=True)
         self._heart.start()
 
@@ -186,7 +178,6 @@ class Progress:
             self._heart.join(2.0)
 
     def send(self, event: str, **data: Any) -> None:
-        """Send one event."""
         data["event"] = event
         with self._lock:
             self._emit(data)

@@ -1,11 +1,7 @@
-"""Joins the others at the master's store, or reports why that is impossible, after a test of its endpoint with plain
-TCP.
+"""Joins the others at the master's store, or reports why not, after a test of its endpoint with plain TCP.
 
-The master's port is bound and dialled before torch is imported, so that a port in use or a closed port is known at
-once; at the store, ranks of a different run or size, or with the same number, are detected.
-
-Every framework reports "timed out", whether the port is closed or filtered or the name does not resolve. Rank 0 listens
-before torch is imported, so the others know within a second whether they can reach it.
+Frameworks report "timed out" whether the port is closed or filtered or the name does not resolve. So the port is bound
+and dialled before torch is imported; ranks of another run or size, or with the same number, are detected at the store.
 """
 
 from __future__ import annotations
@@ -29,10 +25,7 @@ _SLICE_S = 1.0
 
 
 def open_listener(params: dict[str, Any], progress: Progress) -> socket.socket | None:
-    """Bind the master port on rank 0 before the slow import, so that a port in use is known early.
-
-    The port is not bound if the launcher serves the store itself (`agent_store`): then it must be in use.
-    """
+    """Bind the master port on rank 0 early, to find a port in use; not if the launcher serves the store itself."""
     if progress.rank != 0 or params.get("agent_store"):
         return None
     port = int(params["master_port"])
@@ -155,9 +148,7 @@ def _own_store(dist: Any, host: str, port: int, listener: socket.socket, timeout
 
 
 def _publish_identity(store: Any, params: dict[str, Any], progress: Progress, world_size: int, obstacle: str) -> None:
-    """Publish this rank's identity, and check that the others belong to the same run. A mismatch is reported and ends
-    the rank.
-    """
+    """Publish this rank's identity and compare it with the others'; a mismatch is reported and ends the rank."""
     own = {"world_size": world_size, "run_id": str(params.get("run_id", "")), "host": socket.gethostname()}
     if store.add(f"preflight/claimed/{progress.rank}", 1) > 1:
         _mismatch(progress, "rank", f"rank {progress.rank}", "the same, by another process", progress.rank)
@@ -235,10 +226,7 @@ class DialResult:
 
 
 def listen(port: int, host: str = "") -> socket.socket:
-    """Listen on `port`, at the address `host` or, like the store, on every interface.
-
-    Raises OSError (EADDRINUSE, EACCES, EADDRNOTAVAIL) naming the port.
-    """
+    """Listen on `port` at `host` or every interface. Raises OSError (EADDRINUSE, EACCES, EADDRNOTAVAIL)."""
     if host:
         return _listen_at(host, port)
     try:
@@ -327,9 +315,7 @@ def dial_until(
     on_dialled: Callable[[DialResult], None],
     pause: Callable[[float], None] = time.sleep,
 ) -> DialResult:
-    """Dial until the port opens or `timeout_s` has passed, and return the last result; `on_dialled` is called with each
-    new result.
-    """
+    """Dial until the port opens or `timeout_s` has passed; return the last result. `on_dialled` gets each new one."""
     ends = time.monotonic() + timeout_s
     before = ""
     while True:

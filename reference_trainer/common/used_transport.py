@@ -33,10 +33,7 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class CardCounters:
-    """Bytes sent and received, by interface (`eth0`) and by RDMA port (`mlx5_0:1`); in total, or in an interval.
-
-    `problem` is why a counter could not be read.
-    """
+    """Bytes sent and received by interface (`eth0`) and RDMA port (`mlx5_0:1`); `problem`: why some are missing."""
 
     interfaces: dict[str, list[int]] = field(default_factory=dict)
     ports: dict[str, list[int]] = field(default_factory=dict)
@@ -44,7 +41,6 @@ class CardCounters:
 
 
 def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCounters:
-    """Return the current counters."""
     problems = []
     found = _by_psutil() if interfaces == INTERFACES else None
     if found is None:
@@ -64,9 +60,7 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
 
 
 def counted_between(before: CardCounters, after: CardCounters) -> CardCounters:
-    """Return the difference between two counts, without counters that are new or have decreased (after a reset of the
-    card).
-    """
+    """Return the difference between two counts, without counters that are new or decreased (after a reset)."""
     problems = [text for text in dict.fromkeys((before.problem, after.problem)) if text]
     return CardCounters(
         _differences(before.interfaces, after.interfaces), _differences(before.ports, after.ports), "; ".join(problems)
@@ -83,9 +77,7 @@ def _differences(before: dict[str, list[int]], after: dict[str, list[int]]) -> d
 
 
 def _by_psutil() -> dict[str, list[int]] | None:
-    """Return bytes sent and received by interface as counted by psutil; None if the rank's Python has no usable
-    psutil.
-    """
+    """Return bytes sent and received by interface as counted by psutil; None if it is not usable."""
     try:
         import psutil
 
@@ -221,7 +213,6 @@ class Capture:
         environment["NCCL_DEBUG_FILE"] = path
 
     def text(self) -> str:
-        """Return the log so far."""
         # NCCL before 2.8 leaves its file buffered by the C library.
         ctypes.CDLL(None).fflush(None)
         size = os.fstat(self._fd).st_size
@@ -277,12 +268,10 @@ class TransportWatcher:
             self._before = count()
 
     def end(self) -> None:
-        """Stop counting transfers."""
         if self._counts:
             self._after = count()
 
     def result(self, crossing_bytes: int) -> Transport:
-        """Return the transport of this rank."""
         connections = parse(self._capture.text()) if self._capture is not None else NcclConnections()
         if self._before is None or self._after is None:
             return Transport(connections, crossing_bytes=crossing_bytes)

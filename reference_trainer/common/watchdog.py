@@ -69,10 +69,7 @@ class RankWatchdog:
         self._seen: dict[int, tuple[int, float, State]] = {}
 
     def start(self) -> None:
-        """Start watching. SIGTERM (a launcher ends all ranks because one failed) is handled by a separate thread.
-
-        The main thread may then be inside a library, where no Python handler would run.
-        """
+        """Start watching. A separate thread handles SIGTERM, because the main thread may be inside a library."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         for run in (self._run, self._await_signal):
             threading.Thread(target=run, name="preflight-watch", daemon=True).start()
@@ -139,9 +136,7 @@ class RankWatchdog:
         self.end_run(f"{self._name()}: {reason}")
 
     def finished(self, summary: dict[str, Any]) -> tuple[bool, list[str], list[dict[str, Any]]]:
-        """Finish this rank. Returns the verdict on all ranks; the reason if there is no verdict; and, on rank 0, the
-        summaries of all ranks.
-        """
+        """Finish this rank; return the verdict, the reason if there is none, and (on rank 0) all summaries."""
         self._closing = True
         place, store = self._place, self._store
         if store is None:
@@ -266,9 +261,7 @@ class RankWatchdog:
         return str(store.get("failure").decode())
 
     def _publish_reason(self, reason: str) -> None:
-        """Publish the reason if no rank has published one; otherwise confirm that this rank has read the
-        published one.
-        """
+        """Publish the reason if no rank has; otherwise confirm that this rank has read the published one."""
         if self._lines is not None:
             self._lines.fail(reason)
         try:
@@ -291,9 +284,7 @@ class RankWatchdog:
             return
 
     def _await_culprit(self) -> str:
-        """Return the reason that another rank published, or a message about the rank that fell silent; empty if there
-        is neither.
-        """
+        """Return another rank's published reason, or a message about a silent rank; empty if there is neither."""
         ends = time.monotonic() + SILENT_S + 2 * POLL_S
         while self._lines is not None and time.monotonic() < ends:
             if self._lines.reason:
@@ -372,11 +363,7 @@ _POLL_S = 0.05
 
 
 class PeerLines:
-    """The connections of one rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
-
-    Args:
-        on_failure: called once with the reason when another rank failed, or its process ended before its report.
-    """
+    """The connections of one rank (rank 0: to all others); `on_failure` gets the reason of another's failure."""
 
     def __init__(self, rank: int, host: str, lines: dict[int, JsonLines], on_failure: Callable[[str], None]) -> None:
         self._rank = rank

@@ -91,10 +91,7 @@ def run(params: dict[str, Any], progress: Progress) -> RankReport:
 def _assemble(
     params: dict[str, Any], progress: Progress, listener: socket.socket | None, timeout_s: float
 ) -> dict[int, arrays.JsonLines]:
-    """Wait until every rank of the run has connected to the master's port; rank 0 then releases it.
-
-    Returns the connections by rank: those of rank 0 to all other ranks, or that of another rank to rank 0.
-    """
+    """Wait until every rank has connected to the master's port; return the connections of, or to, rank 0."""
     world_size = int(params["world_size"])
     own_values = {
         "rank": progress.rank,
@@ -118,12 +115,7 @@ def _assemble(
 def _agree_on_backend(
     params: dict[str, Any], progress: Progress, lines: dict[int, arrays.JsonLines], obstacle: str, timeout_s: float
 ) -> str:
-    """Return the backend of all ranks: as requested, or for `auto` nccl if every rank can use it.
-
-    The connections are then closed, or given to `params["on_lines"]`.
-
-    Raises ProbeUnavailable of kind `missing` if nccl is requested and this rank cannot use it.
-    """
+    """Return the backend of all ranks; for `auto` nccl if all can use it. Raises ProbeUnavailable without nccl."""
     requested = str(params.get("backend", "auto"))
     is_kept = False
     try:
@@ -211,9 +203,7 @@ def _train_and_compare(
 
 
 def _digests(collectives: Any, own_values: str, world_size: int) -> list[str]:
-    """Return the SHA-256 of every rank's weights, by rank. They are sent as 32-bit numbers, which every backend
-    supports.
-    """
+    """Return the SHA-256 of every rank's weights, by rank, sent as 32-bit numbers, which all backends support."""
     import numpy
 
     mine = numpy.frombuffer(bytes.fromhex(own_values), dtype="uint8").astype("int32")
@@ -233,9 +223,6 @@ def _drift(model: Any, collectives: Any) -> training.Drift:
 
 
 def shard(paddle: Any, rank: int) -> tuple[Any, Any]:
-    """Return the samples of one rank: float32[BATCH, INPUTS] around one centre per class, and their classes
-    int64[BATCH].
-    """
     import numpy
 
     centres = numpy.random.RandomState(20177).standard_normal((CLASSES, INPUTS))
@@ -261,9 +248,7 @@ def train(
     before: Callable[[int], Any],
     after: Callable[[int], Any],
 ) -> TrainingResult:
-    """Run `steps` steps of SGD on `wrapped`, which is `model` in DataParallel; `before` and `after` are called around
-    each step.
-    """
+    """Run `steps` steps of SGD on `wrapped` (`model` in DataParallel), with `before` and `after` around each."""
     samples, labels = data
     optimizer = paddle.optimizer.SGD(LEARNING_RATE, parameters=model.parameters())
     criterion = paddle.nn.CrossEntropyLoss()
@@ -283,7 +268,6 @@ def train(
 
 
 def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
-    """Return the names of the tensors of `model` that have not changed since the start."""
     import numpy
 
     start = dict(build(paddle).named_parameters())
@@ -291,7 +275,6 @@ def unchanged_tensors(paddle: Any, model: Any) -> list[str]:
 
 
 def digest(model: Any) -> str:
-    """Return the SHA-256 over the bytes of every parameter, in order."""
     found = hashlib.sha256()
     for parameter in model.parameters():
         found.update(parameter.numpy().tobytes())
@@ -301,9 +284,7 @@ def digest(model: Any) -> str:
 def difference_to_one_process(
     paddle: Any, model: Any, world_size: int, steps: int, after: Callable[[], Any]
 ) -> float | None:
-    """Return the largest difference between `model` and that of one process that trained on all shards; None if it is
-    not compared.
-    """
+    """Return the largest difference from one process that trained on all shards; None if not compared."""
     import numpy
 
     if steps > MAX_COMPARED_STEPS or world_size > MAX_COMPARED_RANKS:
@@ -338,7 +319,6 @@ class ExactModel:
         return self._layer.weight.grad.numpy().reshape(-1).copy()
 
     def step(self, gradient: Any) -> None:
-        """Take one step of SGD along the gradient summed over all ranks."""
         weight = self._layer.weight
         weight.grad.set_value(self._paddle.to_tensor(gradient.reshape(-1, 1)))
         self._optimizer.step()
@@ -353,10 +333,7 @@ _LIMITS = ("FLAGS_stop_check_timeout", "PADDLE_PG_TIMEOUT")
 
 
 def load_paddle(progress: Progress) -> Any:
-    """Return `paddle`, imported under an announcement because it takes seconds.
-
-    Raises ProbeUnavailable of kind `missing`, with the reason, if it cannot be imported.
-    """
+    """Return `paddle`, imported under an announcement (it takes seconds). Raises ProbeUnavailable if missing."""
     progress.entering("import of paddle", loading=True)
     try:
         import paddle
@@ -468,16 +445,13 @@ class Collectives:
         self._stall_before = stall_before
 
     def all_reduce(self, array: Any, label: str) -> None:
-        """Sum over all ranks, in place."""
         self._fault.corrupt(array, self._progress.collective + 1)
         self._in_place(array, label, self._dist.all_reduce)
 
     def broadcast(self, array: Any, root: int, label: str) -> None:
-        """Copy the root's array to all ranks, in place."""
         self._in_place(array, label, lambda tensor: self._dist.broadcast(tensor, src=root), root)
 
     def all_gather(self, outputs: list[Any], array: Any, label: str) -> None:
-        """Collect the arrays of all ranks in `outputs`, by rank."""
         tensor = self._paddle.to_tensor(array)
         found: list[Any] = [tensor] if self._alone else []
         self._counted(label, lambda: self._alone or self._dist.all_gather(found, tensor))
@@ -497,7 +471,6 @@ class Collectives:
         return True
 
     def barrier(self, label: str) -> None:
-        """Wait for all ranks, by a sum of one element."""
         tensor = self._paddle.ones([1])
         self._counted(label, lambda: self._alone or self._dist.all_reduce(tensor))
 

@@ -127,9 +127,7 @@ def _train(config: Settings, progress: Progress, connections: ServerConnections,
 
 
 def _read(cut: Program, task: Training, progress: Progress) -> tuple[dict[str, Any], str]:
-    """Return the dense parameters after the last push of every worker, and their SHA-256. They are read repeatedly
-    until they no longer change.
-    """
+    """Return the dense parameters after all pushes, and their SHA-256, read until they no longer change."""
     progress.entering("last parameters from the servers")
     ends = time.monotonic() + _SETTLE_S
     digest = ""
@@ -150,10 +148,7 @@ _POLL_S = 0.2
 
 
 def server(config: Settings, progress: Progress, listener: socket.socket) -> ServerReport:
-    """Run one of Paddle's servers until every worker has left. `listener` is already on its port.
-
-    Paddle's server runs in a child process, which imports paddle meanwhile: it cannot be stopped otherwise.
-    """
+    """Run one of Paddle's servers, in a child that can be ended, until every worker left."""
     child = PaddleServerProcess(config, listener)
     try:
         progress.entering("workers to join", waiting_for=list(config.worker_numbers))
@@ -229,10 +224,7 @@ def _serve(
 
 
 def _apply_fault(config: Settings, progress: Progress, what: str) -> bool:
-    """Die or stop if that is the injected fault and workers have finished training. Returns whether the fault happened.
-
-    This process does not see single steps. Its child, Paddle's server, ends with it.
-    """
+    """Die or stop after the workers' training if that is the fault; return whether. The server process dies too."""
     if what != "all workers to train":
         return False
     fault = ProcessFault(config.injected_fault, role="server", index=config.index, on_fault=progress.on_fault_injected)
@@ -280,9 +272,7 @@ class PaddleServerProcess:
         _serve_paddle(config, reading, writing)
 
     def ready(self, timeout_s: float) -> str:
-        """Return the server's version of paddle once the import has succeeded. Raises ProbeUnavailable with the
-        process's output if it fails.
-        """
+        """Return the server's version of paddle after its import. Raises ProbeUnavailable with its output."""
         ends = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._reading, selectors.EVENT_READ)
@@ -301,7 +291,6 @@ class PaddleServerProcess:
         return text
 
     def serve(self) -> None:
-        """Start serving; its port must be free."""
         os.write(self._writing, b"go\n")
 
     def exit_reason(self) -> str:
@@ -322,7 +311,6 @@ class PaddleServerProcess:
         return _describe_status(status)
 
     def end(self) -> None:
-        """Kill the process if it is still running."""
         if self.pid:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -384,9 +372,7 @@ def own_values(config: Settings) -> dict[str, Any]:
 
 
 class ServerConnections:
-    """A worker's connections to the servers' processes: for the handshake, the barriers, and detecting the loss of a
-    server.
-    """
+    """A worker's connections to server processes, for handshake, barriers, and detecting a lost server."""
 
     def __init__(self, config: Settings, progress: Progress) -> None:
         self._config = config
@@ -563,9 +549,7 @@ def load_paddle() -> Any:
 
 
 class Program:
-    """The program of one process, for its role. `geo_steps` is the number of local steps between two exchanges of geo
-    mode.
-    """
+    """The program of a process, for its role. `geo_steps` is the number of local steps between geo exchanges."""
 
     def __init__(self, paddle: Any, config: Settings) -> None:
         from paddle.distributed import fleet
@@ -611,29 +595,23 @@ class Training:
         self._contexts: tuple[Any, Any] = (None, None)
 
     def start(self) -> None:
-        """Initialise the parameters; Paddle's first worker sends them to the servers."""
         self._executor.run(self._program.paddle.static.default_startup_program())
         self._program.fleet.init_worker()
         if self._program.sparse:
             self._contexts = self._dense_contexts()
 
     def step(self) -> float:
-        """Run one step; return the loss before it."""
         (loss,) = self._executor.run(self._program.main, feed=self._feed, fetch_list=[self._program.loss])
         return float(loss.reshape(-1)[0])
 
     def pull(self) -> None:
-        """Read the dense parameters from the servers, as the threads of `train_from_dataset` do between steps.
-
-        In a program with its own loop, only Paddle's communicator in geo mode would read them.
-        """
+        """Read the dense parameters; in a program with its own loop, Paddle does so only in geo mode."""
         send, receive = self._contexts
         if send is not None:
             runtime = self._program.fleet.fleet._runtime_handle
             runtime._pull_all_dense(runtime.scopes, send, receive)
 
     def stop(self) -> None:
-        """Stop Paddle's client."""
         self._program.fleet.stop_worker()
 
     def _dense_contexts(self) -> tuple[Any, Any]:

@@ -78,9 +78,9 @@ def run(
             (its number: the rank sends zeros in its place), `slow_stage` (a factor of its work) and `stall_microbatch`
             (its number: the rank stops before its forward pass).
     """
-    asked = params["pipeline"]
-    world_size, stages = int(params["world_size"]), int(asked["stages"])
-    microbatches, schedule = int(asked["microbatches"]), str(asked["schedule"])
+    options = params["pipeline"]
+    world_size, stages = int(params["world_size"]), int(options["stages"])
+    microbatches, schedule = int(options["microbatches"]), str(options["schedule"])
     note = pipeline_problem(world_size, stages, microbatches, schedule)
     if note:
         return PipelineReport(stages, microbatches, schedule, note=note)
@@ -137,9 +137,7 @@ def _share(before: float | None, after: float | None, computed_s: float) -> floa
 def _combine_replicas(
     torch: Any, collectives: Any, stage: _Stage, microbatch_s: float, device: Any
 ) -> tuple[list[float], float, float]:
-    """Return, for the slowest replica, the time per microbatch by stage; then the mean working time of the stages, and
-    the longest step.
-    """
+    """Return the slowest replica's time per microbatch by stage, the mean working times, and the longest step."""
     times = torch.zeros(3, stage.stages, device=device)
     times[:, stage.number] = torch.tensor([microbatch_s, stage.busy_s, stage.step_s])
     collectives.maximum(times, "times of the pipeline's stages")
@@ -198,18 +196,18 @@ class _Stage:
         began, self._idle_s = time.perf_counter(), 0.0
         result = None
         for slot, move in zip(slots, moves):
-            came = self._exchange(move, result, name)
+            received = self._exchange(move, result, name)
             if slot == Slot(FORWARD, self._fault.get("stall_microbatch", -1)):
                 time.sleep(3600.0)
             at = self._now()
             if slot.kind == FORWARD:
-                value = self._require_input(expected, slot, move, came, name, expected.activations)
+                value = self._require_input(expected, slot, move, received, name, expected.activations)
                 kept = (value.requires_grad_(), self._weights.clone().requires_grad_())
-                made = _forward(self._torch, *kept)
-                saved[slot.microbatch] = (*kept, made)
-                result = self._require_output(expected, slot, made.detach(), name)
+                output = _forward(self._torch, *kept)
+                saved[slot.microbatch] = (*kept, output)
+                result = self._require_output(expected, slot, output.detach(), name)
             else:
-                value = self._require_input(expected, slot, move, came, name, expected.gradients)
+                value = self._require_input(expected, slot, move, received, name, expected.gradients)
                 inputs, own = self._backward(saved.pop(slot.microbatch), value)
                 result = self._require_output(expected, slot, inputs, name)
                 gradient += own
@@ -238,11 +236,11 @@ class _Stage:
 
     def _backward(self, held: tuple[Any, Any, Any], gradient: Any) -> tuple[Any, Any]:
         """Return the gradients of the input and of the weights, as autograd computes them."""
-        inputs, weights, made = held
+        inputs, weights, output = held
         if self._fault.get("stale_weights"):
             weights = self._weights.clone().requires_grad_()
-            made = _forward(self._torch, inputs, weights)
-        made.backward(gradient)
+            output = _forward(self._torch, inputs, weights)
+        output.backward(gradient)
         return inputs.grad, weights.grad
 
     def _require_input(
@@ -284,11 +282,11 @@ class _Stage:
         """Send and receive at the same time; return the received tensor, or None if no tensor was expected."""
         dist = self._dist
         operations, peers, words = [], [], []
-        came, started_at = None, time.perf_counter()
+        received, started_at = None, time.perf_counter()
         if move.receive is not None and move.receive_from is not None:
             source = self._rank_of(move.receive_from)
-            came = self._torch.zeros(2, ELEMENTS, device=self._device)
-            operations.append(dist.P2POp(dist.irecv, came, source))
+            received = self._torch.zeros(2, ELEMENTS, device=self._device)
+            operations.append(dist.P2POp(dist.irecv, received, source))
             peers.append(source)
             words.append("receive %s of microbatch %d from rank %d" % (*_named(move.receive), source))
         if move.send is not None and move.send_to is not None:
@@ -304,7 +302,7 @@ class _Stage:
         self._await(dist.batch_isend_irecv(operations), peers)
         self._progress.left()
         self._idle_s += time.perf_counter() - started_at
-        return came
+        return received
 
     def _await(self, works: Sequence[Any], peers: Sequence[int]) -> None:
         """Wait for each request, and report for which ranks this rank still waits."""
@@ -372,9 +370,7 @@ def gpipe(stage: int, stages: int, microbatches: int) -> list[Slot]:
 
 
 def one_f_one_b(stage: int, stages: int, microbatches: int) -> list[Slot]:
-    """Return the slots of a stage: `stages - 1 - stage` forward passes to fill the pipeline, then one forward and one
-    backward in turn.
-    """
+    """Return a stage's slots: `stages - 1 - stage` forward passes, then one forward and one backward in turn."""
     ahead = min(stages - 1 - stage, microbatches)
     found = [Slot(FORWARD, m) for m in range(ahead)]
     for m in range(microbatches - ahead):
@@ -417,11 +413,7 @@ def _producer(slot: Slot, stage: int, stages: int) -> int | None:
 
 
 def versions(slots: list[Slot], *, flush: bool) -> list[int]:
-    """Return, by microbatch, the version of the weights (number of updates) of its forward pass, which its backward
-    pass must use as well.
-
-    Without a flush (PipeDream) the weights are updated after each backward pass, otherwise after all of them.
-    """
+    """Return, by microbatch, the number of weight updates before its forward pass, which its backward pass must use."""
     updates: int = 0
     found: dict[int, int] = {}
     for slot in slots:
@@ -510,11 +502,7 @@ class ExpectedValues:
         return arrays.stack([self._unit, self._unit * self._unit * quanta])
 
     def gradients(self, stage: int, microbatch: int, version: int | None = None) -> Any:
-        """Return float32[2, ELEMENTS]: the backward output of `stage`; for stage number `stages`, the start of the
-        backward passes.
-
-        `version` overrides the correct version of this stage's own weights.
-        """
+        """Return float32[2, ELEMENTS]: the backward output of `stage` (`stages`: its start), for weights `version`."""
         quanta = microbatch + 1.0
         for behind in range(stage, self.stages):
             own = behind == stage and version is not None
@@ -523,9 +511,7 @@ class ExpectedValues:
         return arrays.stack([self._unit * (quanta * digit), arrays.full(float(digit), self._unit)])
 
     def judge_weight_gradients(self, stage: int, rank: int, got: Any, step: str) -> StageFault | None:
-        """Check the sum of the gradients over all microbatches; a wrong sum shows which microbatch is missing or
-        doubled.
-        """
+        """Check the sum of all microbatches' gradients; a wrong sum shows which one is missing or doubled."""
         expected = self._unit * float(oracle.total(0, self.microbatches))
         found = oracle.compare("", rank, got, expected, unit=self._unit, world_size=self.microbatches)
         if found is None:

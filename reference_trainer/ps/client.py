@@ -1,4 +1,4 @@
-"""A worker's connections to all servers: pulls, row look-ups, pushes, barriers, and counts of waits and round trips."""
+"""A worker's connections to all servers: pulls, row lookups, pushes, barriers, and counts of waits and round trips."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Server:
         elements = config.plan.elements_of(index)
         self.pulled = HostTensor(elements, pinned=pinned)
         self.pushed = HostTensor(elements, pinned=pinned)
-        #: The versions of each shard in `pulled` (uint32[parts, workers]), and of each table in the last look-up.
+        #: The versions of each shard in `pulled` (uint32[parts, workers]), and of each table in the last lookup.
         self.versions: list[list[list[int]]] = [[] for _ in self.shards]
         self.row_versions: dict[int, list[int]] = {}
         #: The data to push for each shard, in parts: of `pushed`, or of a gradient in place.
@@ -61,14 +61,7 @@ class Rows:
 
 
 class Client:
-    """All servers of a run, as seen by one worker.
-
-    Args:
-        index: the worker's index; a backup worker sets it when it replaces one.
-        pinned: whether the worker copies dense parameters to a GPU and gradients from it.
-        wait: called with the servers that delay this worker for longer than a moment; with no servers when it
-        continues.
-    """
+    """All servers of a run, as seen by one worker. `wait` is called with the servers that delay it, or none."""
 
     def __init__(
         self,
@@ -281,7 +274,6 @@ class Client:
             server.channel.send_error(text)
 
     def close(self) -> None:
-        """Close all connections."""
         for server in self.servers:
             server.channel.close()
 

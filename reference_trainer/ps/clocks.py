@@ -28,12 +28,7 @@ class RunEnded(Exception):
 
 
 class Clocks:
-    """The progress of all workers at one server.
-
-    Args:
-        bound: how many steps a worker may be ahead of the slowest (mode `ssp`).
-        apply_round: applies one round of pushes (mode `sync`); called by one thread at a time.
-    """
+    """The progress of all workers at one server; `bound` is the lead allowed by `ssp`."""
 
     def __init__(self, workers: int, mode: str, *, bound: int = 0, apply_round: Callable[[], None]) -> None:
         self.workers = workers
@@ -98,9 +93,7 @@ class Clocks:
                 self.changed.notify_all()
 
     def await_read(self, worker: int, clock: int, on_wait: Callable[[Sequence[int]], None]) -> float:
-        """Wait until a worker at `clock` may read. Returns the seconds waited; `on_wait` is called every second with
-        the awaited workers.
-        """
+        """Wait until a worker at `clock` may read; return the seconds. `on_wait` gets the awaited workers."""
         if self.mode in (ASYNC, GEO):
             self.reads(worker, clock)
             return 0.0

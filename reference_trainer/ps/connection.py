@@ -129,20 +129,14 @@ class PullReply:
         return self._host.store.on_host and self._has_no_writers()
 
     def _has_no_writers(self) -> bool:
-        """Return whether nothing writes to the parameters: while the workers of a synchronous round read, between
-        phases, or with a single worker.
-        """
+        """Return whether nothing writes: during a synchronous round's reads, between phases, with one worker."""
         config = self._host.config
         between = self._host.clocks.phase in (settings.EXACT_READ, settings.READ)
         return config.mode == clocks.SYNC or config.workers == 1 or between
 
 
 class PushParts:
-    """Follows the pushes of one client, part by part: the rows of each table, then each shard.
-
-    Args:
-        released: for waits.
-    """
+    """Follows the pushes of one client, part by part: the rows of each table, then each shard."""
 
     def __init__(self, host: ServerState, peer: ConnectedWorker, released: Released) -> None:
         self._host = host
@@ -156,10 +150,7 @@ class PushParts:
         self.done_before = (-1, 0)
 
     def is_due(self, clock: int, part: int) -> bool:
-        """Return whether part `part` of push number `clock` is used; missing and duplicate parts are recorded.
-
-        Raises RunEnded, and PeerError for a clock beyond the run's.
-        """
+        """Return whether part `part` of push `clock` is used, recording missing ones. Raises RunEnded or PeerError."""
         state, worker = self._host.clocks, self._peer.index
         if clock < state.clock[worker]:
             if part == 0 or part == self._count - 1:
@@ -254,9 +245,7 @@ def send_notice_of_wait(channel: Channel, workers: Sequence[int]) -> None:
 
 
 def await_vacancy(host: ServerState, peer: ConnectedWorker) -> None:
-    """Wait as a backup worker until server 0 chooses the worker that it replaces; the backup worker tells the other
-    servers.
-    """
+    """Wait as a backup worker until server 0 chooses the worker to replace; it then tells the other servers."""
     peer.channel.limit_s = host.config.timeout_s
     while host.config.index == 0:
         with host.clocks.changed:
@@ -295,10 +284,7 @@ def drop_worker(host: ServerState, worker: int) -> None:
 
 
 def replace_worker(host: ServerState, peer: ConnectedWorker, worker: int) -> tuple[int, int, int]:
-    """Let a backup worker replace this worker.
-
-    It takes over the worker's clock, the parts of its next push that have arrived, and the phase.
-    """
+    """Let a backup worker take over this worker's clock, phase, and the received parts of its next push."""
     with host.lock:
         why = host.vacant.pop(worker, "another server closed its connection")
         at_s = host.vacant_at.pop(worker, time.monotonic())
@@ -474,10 +460,7 @@ class ConnectionHandler:
             self._finished(header, part)
 
     def _may_stream(self) -> bool:
-        """Return whether a push may be added while it arrives, so that adding takes no extra time.
-
-        It may not if a backup worker may repeat a push that was cut off.
-        """
+        """Return whether a push may be added while it arrives: not if a backup worker may repeat it."""
         return not self._host.config.spares
 
     def _source(self, clock: int) -> Source:

@@ -31,12 +31,7 @@ _WRITABLE = 0x200
 
 
 class HostTensor:
-    """A flat tensor on the host and the same bytes as a view for sockets.
-
-    Args:
-        dtype: a torch dtype; `pinned` memory can be copied to a GPU directly. If the system refuses to pin so much,
-        ordinary memory is used, which is slower to copy.
-    """
+    """A flat tensor on the host (`pinned`, if possible, for direct copies to a GPU), and its bytes for sockets."""
 
     def __init__(self, elements: int, *, dtype: Any = None, pinned: bool = False) -> None:
         import torch
@@ -67,9 +62,7 @@ class HostTensor:
 
 
 def bytes_of(tensor: Any) -> tuple[memoryview, ...]:
-    """Return the bytes of a contiguous tensor on the host, which must be kept until they are sent; empty for an empty
-    tensor.
-    """
+    """Return the bytes of a contiguous host tensor, to be kept until sent; empty for an empty tensor."""
     size = tensor.numel() * tensor.element_size()
     if not size:
         return ()
@@ -108,9 +101,7 @@ _GPU_BUFFERS = 3
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a push or a read: a worker at a clock. `generation` is 0, and 1 for a backup worker that replaced
-    the worker.
-    """
+    """The origin of a push or a read: a worker at a clock. `generation` is 1 for its backup worker, else 0."""
 
     worker: int
     clock: int
@@ -130,7 +121,6 @@ class History:
         self.parts = [array.array("i") for _ in range(parts)]
 
     def note(self, part: int, kind: int, source: Source) -> None:
-        """Record one event."""
         self.parts[part].extend((kind, source.worker, source.clock, source.generation))
 
     def data(self) -> bytes:
@@ -226,12 +216,10 @@ class Store:
 
     @property
     def dense_bytes(self) -> int:
-        """Return the number of bytes of dense parameters."""
         return int(self.dense.numel()) * 4
 
     @property
     def table_bytes(self) -> int:
-        """Return the number of bytes of table rows."""
         return sum(int(rows.numel()) * 4 for rows in self.rows)
 
     def row_numbers(self, table: int) -> Any:
@@ -275,9 +263,7 @@ class Store:
                     self._record_push(shard, piece, source)
 
     def versions(self, shard: Shard, reader: Source | None = None, part: int = -1) -> bytes:
-        """Return the versions of one part of a shard, or of all parts: uint32[parts, workers]. The read is recorded if
-        `reader` is given.
-        """
+        """Return the versions of one part of a shard or all: uint32[parts, workers]; `reader` records the read."""
         found = b""
         for number, versions in enumerate(self._versions[shard.number]):
             if part in (-1, number):
@@ -299,7 +285,6 @@ class Store:
                 held[begin : begin + step].copy_(rows(table, numbers[begin : begin + step]))
 
     def part(self, shard: Shard) -> Any:
-        """Return a shard's own numbers."""
         return self._parts[shard.number]
 
     def apply(self, shard: Shard, numbers: Any, factor: float, source: Source) -> None:
@@ -340,9 +325,7 @@ class Store:
         return numbers if self.on_host else numbers.to(self.device)
 
     def apply_piece(self, shard: Shard, piece: int, numbers: Any, factor: float, source: Source) -> None:
-        """Apply one piece of a shard, as `apply` does. A GPU may still be reading `numbers` afterwards; see
-        `Slot.free_piece`.
-        """
+        """Apply one piece of a shard. A GPU may still read `numbers` afterwards; see `Slot.free_piece`."""
         with self._locks[shard.number]:
             self._record_push(shard, piece, source)
             if not self.on_host:
@@ -350,7 +333,6 @@ class Store:
             self._add(shard, piece, numbers, factor)
 
     def pieces(self, shard: Shard) -> int:
-        """Return the number of pieces of a shard."""
         return len(self._pieces[shard.number])
 
     def read_piece(self, shard: Shard, piece: int, into: Any, reader: Source | None = None) -> bytes:
@@ -458,9 +440,7 @@ class Slot:
         return self._views[shard.number]
 
     def pieces(self, shard: Shard) -> list[tuple[Any, memoryview]]:
-        """Return, for each piece of a large shard, the tensor and the bytes of its receive buffer. Pieces use the same
-        memory in turn.
-        """
+        """Return each piece of a large shard: tensor and bytes of its receive buffer, which pieces use in turn."""
         found = self._pieces.get(shard.elements)
         if found is None:
             size = piece_of(shard.elements)
@@ -472,9 +452,7 @@ class Slot:
         return found
 
     def free_piece(self, number: int) -> None:
-        """Wait until a GPU has copied the earlier piece from the buffer of this one. On the host there is nothing to
-        wait for.
-        """
+        """Wait until a GPU has copied the earlier piece from this one's buffer; returns at once on the host."""
         event = self._in_use[number % self._buffers]
         if event is not None:
             event.synchronize()
@@ -507,9 +485,7 @@ class Slot:
 
 
 def piece_of(elements: int) -> int:
-    """Return the number of elements that are added at a time for a shard of this size, if it is added while it
-    arrives.
-    """
+    """Return how many elements of a shard of this size are added at a time while it arrives."""
     return max(1, min(PIECE, -(-elements // _MIN_PIECES)))
 
 
@@ -546,10 +522,7 @@ def ids(table: Table, worker: int, step: int) -> Any:
 
 
 def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
-    """Return gradients for each repetition of a row whose sum is the row's own gradient: float32[n, width].
-
-    All repetitions but the last carry the whole gradient; the last one subtracts the excess.
-    """
+    """Return gradients for each repetition of a row, whose last one corrects the sum: float32[n, width]."""
     import torch
 
     last = torch.zeros(counts.numel(), dtype=torch.int64)
@@ -560,12 +533,7 @@ def occurrences(gradients: Any, inverse: Any, counts: Any) -> Any:
 
 
 class ExactValues:
-    """All exact values of one plan and number of workers.
-
-    Args:
-        steps_of: the steps that one push represents (several in geo mode), by its clock.
-        pushes: the pushes of each worker.
-    """
+    """All exact values of one plan; `steps_of` gives the steps of a push by its clock, `pushes` their number."""
 
     def __init__(
         self,
@@ -632,9 +600,7 @@ class ExactValues:
         return torch.unique(rows)
 
     def compare(self, label: str, rank: int, shard: Shard, got: Any, expected: Any) -> Mismatch | None:
-        """Return None if all bits of a shard are right; otherwise the mismatch, with the pushes that explain the wrong
-        elements.
-        """
+        """Return None if all bits of a shard are right, else the mismatch with the pushes that explain it."""
         found = oracle.compare(label, rank, got, expected)
         if found is None:
             return None
@@ -666,9 +632,7 @@ class ExactValues:
     def _explain_mismatch(
         self, mismatch: Mismatch, where: str, difference: Any, pushed: Callable[[int, int], Any]
     ) -> Mismatch:
-        """Return the mismatch with the pushes that are missing or were added too often, if these explain every
-        element.
-        """
+        """Return the mismatch with the missing or repeated pushes, if these explain every element."""
         times, clock = self._decode(difference, pushed) if mismatch.wrong > 1 or mismatch.elements == 1 else ({}, 0)
         texts = [_count_text(worker, clock, count) for worker, count in sorted(times.items())]
         why = " and ".join(texts) if texts else mismatch.explanation
@@ -676,9 +640,7 @@ class ExactValues:
         return replace(mismatch, contributions=counts, explanation=f"{where}: {why}")
 
     def _decode(self, difference: Any, pushed: Callable[[int, int], Any]) -> tuple[dict[int, int], int]:
-        """Return by how much the pushes of one clock were added too often, by worker, and the clock; empty if they do
-        not explain the difference.
-        """
+        """Return how often each worker's push of one clock was added in excess, and the clock; empty if unexplained."""
         import torch
 
         places = difference.nonzero().flatten()[:_DECODED].tolist()
@@ -695,10 +657,7 @@ class ExactValues:
 
     @staticmethod
     def _counts(rows: list[list[float]], differences: list[float]) -> dict[int, int]:
-        """Return the counts of each worker by the first elements with the digits of each window of workers.
-
-        `rows` holds what each worker pushes to each of the elements.
-        """
+        """Return each worker's counts by the first elements of its window; `rows` holds what it pushes to each."""
         counts: dict[int, int] = {}
         windows: set[int] = set()
         for pushes, difference in zip(rows, differences):
@@ -794,9 +753,7 @@ class ExpectedShard:
         self._latest: dict[tuple[int, int], Any] = {}
 
     def advance(self, versions: Sequence[Sequence[int]]) -> str:
-        """Add pushes until `values` have these versions. Returns a message if the versions are impossible, otherwise an
-        empty string.
-        """
+        """Add pushes until `values` have these versions; return a message if these are impossible, else empty."""
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
         size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
@@ -818,9 +775,7 @@ class ExpectedShard:
 
 
 class ExpectedRows:
-    """The expected rows of a table on one server, as far as any worker touches them, with the pushes counted by their
-    versions.
-    """
+    """The expected rows of a table on one server that any worker touches, with their pushes by version."""
 
     def __init__(self, exact: ExactValues, table: int, rows: Any, workers: int) -> None:
         self.rows = rows
@@ -872,9 +827,7 @@ def _count_text(worker: int, clock: int, count: int) -> str:
 
 
 def deduplicate(found: Any) -> tuple[Any, Any, Any]:
-    """Return the sorted distinct row numbers, the position of each given number among them, and the count of each
-    distinct number.
-    """
+    """Return the sorted distinct row numbers, the position of each given number, and the count of each."""
     import torch
 
     rows, inverse, counts = torch.unique(found, return_inverse=True, return_counts=True)

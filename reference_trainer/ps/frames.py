@@ -46,7 +46,6 @@ class FairLock:
         self._holder = 0
 
     def acquire(self) -> None:
-        """Wait for the lock."""
         self._lock.acquire()
         self._holder = threading.get_ident()
 
@@ -170,8 +169,7 @@ class FrameError(Exception):
 class Header:
     """One frame without its payload. `clock` counts the worker's complete pushes of this phase.
 
-    Headers are never modified, but a frozen dataclass would take three times as long to create, and every frame has a
-    header.
+    Headers are never modified, but a frozen dataclass would take three times as long to create.
     """
 
     op: int
@@ -185,7 +183,6 @@ class Header:
 
     @property
     def name(self) -> str:
-        """Return the operation, for messages."""
         return NAMES[self.op]
 
 
@@ -278,12 +275,7 @@ def congestion_control(connection: socket.socket) -> str:
 
 
 class Channel:
-    """Frames over one connected socket.
-
-    Args:
-        peer: the name of the other end, for messages.
-        limit_s: how long a call may wait for the other side; may be changed at any time.
-    """
+    """Frames over one connected socket; `limit_s`, which may change, bounds each wait for the other side."""
 
     def __init__(self, connection: socket.socket, *, peer: str, limit_s: float) -> None:
         tune(connection)
@@ -407,9 +399,7 @@ class Channel:
         return header
 
     def read_payload(self, into: memoryview, ends: float | None = None) -> None:
-        """Read as much of the payload as `into` holds, by `ends` however slowly its bytes arrive; without `ends`, as
-        long as they keep arriving.
-        """
+        """Read up to `into`'s size by `ends`, however slowly bytes arrive; without `ends`, while they keep arriving."""
         size = len(into)
         if size > self._payload_left:
             raise PeerError("protocol_error", self.peer, f"{self.peer} sent a payload that is too short")
@@ -455,10 +445,7 @@ class Channel:
         return data.decode("utf-8", "replace")
 
     def send_error(self, text: str, flags: int = 0) -> None:
-        """Send the reason for the end of this connection, whether or not it is received.
-
-        In the middle of a frame nothing is sent, because the text would be read as numbers.
-        """
+        """Send the reason for the end of this connection, except in the middle of a frame (as it would be data)."""
         if self._cut:
             return
         data = text.encode("utf-8")[:TEXT_BYTES]
@@ -480,7 +467,6 @@ class Channel:
             pass
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     @property
@@ -540,9 +526,7 @@ class Channel:
             self.on_wait_change(False)
 
     def _is_draining(self) -> bool:
-        """Return whether the kernel is still sending queued data, in which case the other side is alive and the path to
-        it is slow.
-        """
+        """Return whether the kernel still sends queued data: the other side is alive and the path is slow."""
         try:
             (left,) = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))
         except OSError:
@@ -597,10 +581,7 @@ _PROOF_BYTES = 32
 
 
 def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[str, Any], bytes]:
-    """Run the server's side: read the worker's hello, and return it with the required proof.
-
-    Raises PeerError of kind `protocol_error` for a stranger, which sends invalid data, nothing, or a wrong secret.
-    """
+    """Read the worker's hello, and return it with the required proof. Raises PeerError for a stranger."""
     own = os.urandom(_NONCE_BYTES)
     channel.send(Header(CHALLENGE, bytes=len(own)), memoryview(own))
     try:

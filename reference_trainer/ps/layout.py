@@ -40,12 +40,7 @@ class ParameterLayout:
         self._whole: list[Any] = []
 
     def gather(self, servers: Sequence[Server], device: Any = None) -> list[Any]:
-        """Return every parameter as last pulled. A parameter that is in one piece on one server is not copied on the
-        host.
-
-        Args:
-            device: the GPU on which they are needed, if any; copies to it may still be queued there.
-        """
+        """Return every parameter as last pulled, perhaps on `device`; on the host, single pieces are not copied."""
         import torch
 
         if self._seen is not servers:
@@ -86,11 +81,7 @@ class ParameterLayout:
             torch.cuda.synchronize(on_gpu[0])
 
     def lend(self, values: Sequence[Any], servers: Sequence[Server]) -> list[Any]:
-        """Copy values as `scatter` does, but send large ones in place. Keep the returned objects until they have been
-        sent.
-
-        Values on a GPU are always copied, to the memory that `scatter` uses, because only this memory is pinned.
-        """
+        """Copy values as `scatter` does, but send large ones on the host in place: keep the result until sent."""
         import torch
 
         if any(value.is_cuda for value in values):
@@ -117,9 +108,7 @@ class ParameterLayout:
 
     @staticmethod
     def _runs(pieces: Sequence[tuple[int, int, int, int]]) -> list[tuple[int, int, list[tuple[int, int, int]]]]:
-        """Return the units of sending, as offset and size: one large piece in place, or small pieces that are
-        copied.
-        """
+        """Return the units of sending as offset and size: one large piece in place, or small ones to be copied."""
         runs: list[tuple[int, int, list[tuple[int, int, int]]]] = []
         small = False
         for place, begin, size, offset in pieces:

@@ -100,9 +100,7 @@ def assign_by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def assign_by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """Return the blocks of each server: in the order of their size, each goes to the server with the smallest load so
-    far; of equal servers to the first.
-    """
+    """Return each server's blocks: by size, each goes to the least loaded server, of equal ones to the first."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for block in sorted(blocks, key=lambda block: (-block.elements, block.parameter, block.index)):
@@ -117,9 +115,7 @@ POLICIES = {"round-robin": assign_in_turn, "hash": assign_by_name, "size": assig
 
 
 def rows_held(rows: int, servers: int) -> tuple[int, ...]:
-    """Return the number of rows of a table on each server if the row number modulo the number of servers decides, as
-    for sparse tables.
-    """
+    """Return the number of rows on each server, chosen by row number modulo servers, as for sparse tables."""
     return tuple(rows // servers + (1 if index < rows % servers else 0) for index in range(servers))
 
 
@@ -151,9 +147,7 @@ def bytes_held(
 
 
 def slice_blocks(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLOAT_BYTES) -> list[Block]:
-    """Return the blocks, divided into blocks of at most `max_elements` elements and renumbered within each
-    parameter.
-    """
+    """Return the blocks in pieces of at most `max_elements` elements, renumbered within each parameter."""
     found: list[Block] = []
     numbers: dict[str, int] = {}
     for block in blocks:
@@ -165,9 +159,7 @@ def slice_blocks(blocks: Iterable[Block], max_elements: int = SLICE_BYTES // FLO
 
 
 def overloaded(loads: Sequence[int]) -> tuple[int, ...]:
-    """Return the servers with more than twice the mean load, for which all others wait; empty if the difference is
-    negligible.
-    """
+    """Return the servers with more than twice the mean load, for which all wait; empty if that is negligible."""
     mean = sum(loads) / len(loads) if loads else 0.0
     return tuple(index for index, load in enumerate(loads) if load > 2 * mean and load > NEGLIGIBLE_BYTES)
 
@@ -190,7 +182,6 @@ class Parameter:
 
     @property
     def elements(self) -> int:
-        """Return the number of its elements."""
         return product(self.shape)
 
 
@@ -213,10 +204,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of transfer and locking: consecutive pieces, together at most a slice.
-
-    `begin` and `elements` refer to the numbers of its server.
-    """
+    """A unit of transfer and locking: consecutive pieces, located by `begin` in the numbers of its server."""
 
     number: int
     begin: int
@@ -248,11 +236,9 @@ class Plan:
     shards: tuple[tuple[Shard, ...], ...]
 
     def elements_of(self, server: int) -> int:
-        """Return the count of dense numbers on one server."""
         return sum(shard.elements for shard in self.shards[server])
 
     def rows_of(self, server: int, table: Table) -> int:
-        """Return the number of rows of a table on one server."""
         return rows_held(table.rows, self.servers)[server]
 
     def bytes_of(self, server: int) -> int:
@@ -315,9 +301,7 @@ def make_plan(
 
 
 def _pack(blocks: Sequence[Block], max_elements: int) -> tuple[Shard, ...]:
-    """Return blocks of one server in sequence, in as few shards as `max_elements` elements per shard allow in this
-    order.
-    """
+    """Return a server's blocks in sequence, in as few shards of at most `max_elements` elements as possible."""
     shards: list[Shard] = []
     pieces: list[Piece] = []
     begin = offset = 0

@@ -1,8 +1,4 @@
-"""The reports of servers and workers: their exact configuration first, and their results at the end.
-
-Whether processes belong together is judged where all hellos can be compared, so nothing is rejected here: an invalid
-index, an unknown role, and contradictory lists are passed on unchanged.
-"""
+"""The reports of servers and workers: their exact configuration first, and their results at the end."""
 
 from __future__ import annotations
 
@@ -34,11 +30,7 @@ class RejectedClient:
 
 @dataclass(frozen=True)
 class Replacement:
-    """A worker that a backup worker replaced: at this clock, `after_s` after its connection was dropped.
-
-    `spare` is the number of the backup worker. `lagged` is whether the server dropped the worker because others waited
-    for it.
-    """
+    """A worker replaced by backup worker `spare`, `after_s` after it was dropped; `lagged`: it delayed others."""
 
     worker: int
     host: str
@@ -198,9 +190,7 @@ def send(params: dict[str, Any], progress: Progress, role: str) -> None:
 
 
 def problem_of(endpoint: str) -> str:
-    """Return why the address of an endpoint cannot be this host's; empty if it can be, or if only a name lookup could
-    tell.
-    """
+    """Return why an endpoint's address cannot be this host's; empty if it can be or only a lookup could tell."""
     host = endpoint.rpartition(":")[0].strip("[]")
     try:
         address = ipaddress.ip_address(host)

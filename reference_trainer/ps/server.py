@@ -50,11 +50,7 @@ _SETTING_NAMES = {
 
 
 class ConnectionAcceptor:
-    """Accepts connections until it is closed; each client is served by its own thread.
-
-    Args:
-        on_disagreement: called with (message, the worker's values) if a worker has different settings from this server.
-    """
+    """Accepts connections, each served by a thread; `on_disagreement` gets a message and the worker's values."""
 
     def __init__(
         self, host: ServerState, listener: socket.socket, on_disagreement: Callable[[str, dict[str, Any]], None]
@@ -69,7 +65,6 @@ class ConnectionAcceptor:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting connections."""
         self._quit.set()
         self._thread.join(2 * _ACCEPT_S)
         self._listener.close()
@@ -115,9 +110,7 @@ class ConnectionAcceptor:
             self._unauthenticated.remove(connection)
 
     def _admit(self, channel: Channel, connection: socket.socket) -> Any:
-        """Return the client; None if it belongs to this run but has a different configuration, about which both sides
-        have been informed.
-        """
+        """Return the client; None if its configuration differs, which both sides are then informed of."""
         host = self._host
         deadline = time.monotonic() + _HANDSHAKE_S
         message, challenges = handshake.challenge(channel, host.config.secret, deadline)
@@ -200,9 +193,7 @@ class _UnauthenticatedConnections:
                     self._known_hosts.add(found[1])
 
     def _oldest(self) -> socket.socket | None:
-        """Return the connection to drop first: the oldest one from the address with most connections, by preference an
-        address outside the job.
-        """
+        """Return the connection to drop first: the oldest of the address with most, preferably outside the job."""
         until = time.monotonic() - _PROOF_S
         late = [(connection_id, at_s, host) for connection_id, (at_s, host) in self._since.items() if at_s <= until]
         counts = Counter(host for _, host in self._since.values())
@@ -222,9 +213,7 @@ def _shut(connection: socket.socket) -> None:
 
 
 def disagreement(config: Settings, message: dict[str, Any]) -> str:
-    """Return the difference between the configurations of a worker and this server, as one sentence for both sides;
-    empty if they agree.
-    """
+    """Return how a worker's and this server's configurations differ, as one sentence for both; else empty."""
     index = message.get("index")
     who = "worker {} on {}".format(index, str(message.get("host", "?"))[:255])
     here = f"server {config.index}"
@@ -372,10 +361,7 @@ def _listen(config: Settings, progress: Progress) -> socket.socket:
 
 
 def _supervise(host: ServerState, progress: Progress) -> None:
-    """Follow the phases of the run, and report the workers that it waits for.
-
-    Raises RunEnded when the run ends early.
-    """
+    """Follow the phases of the run, and report the workers that it waits for. Raises RunEnded."""
     config, state = host.config, host.clocks
     all_workers = list(range(config.workers))
     progress.entering("workers to join", waiting_for=numbers_of(all_workers, config.worker_numbers))

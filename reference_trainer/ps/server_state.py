@@ -56,7 +56,6 @@ class ConnectedWorker:
         return PeerError("protocol_error", self.channel.peer, f"{self.name()} {did}")
 
     def seen(self) -> WorkerStats:
-        """Return the worker's data for the report."""
         channel = self.channel
         return WorkerStats(
             self.index,
@@ -141,9 +140,7 @@ class ServerState:
         return self.config.exact_steps if self.clocks.phase <= settings.EXACT_READ else self.config.steps
 
     def advance(self, phase: int) -> None:
-        """Do the work between two phases, after all workers have reached a barrier. Called under the lock of the
-        clocks.
-        """
+        """Do the work between phases, after all workers reached a barrier. Called under the lock of the clocks."""
         if phase == settings.EXACT:
             self.clocks.begin_phase()
         elif phase == settings.TRAINING and not self.config.ends_after_exact:
@@ -161,7 +158,6 @@ class ServerState:
         self.on_progress()
 
     def fill_for_training(self) -> None:
-        """Fill in the task's own initial values."""
         whole = {p.name: self.config.task.initial(p.name) for p in self.config.plan.dense}
 
         def dense(shard: Any) -> Any:
@@ -173,14 +169,12 @@ class ServerState:
         self.store.fill(dense, lambda table, rows: self.config.task.initial_rows(table, rows.cpu()))
 
     def refuse(self, address: str, why: str) -> None:
-        """Record a client that was rejected."""
         with self.lock:
             self.stranger_count += 1
             if len(self.strangers) < _MAX_STRANGERS:
                 self.strangers.append(RejectedClient(address, why[:300]))
 
     def mismatch(self, mismatch: Mismatch | None) -> None:
-        """Record a value that is wrong."""
         if mismatch is not None:
             with self.lock:
                 if len(self.mismatches) < _MAX_MISMATCHES:
@@ -204,11 +198,7 @@ class ServerState:
             self.mismatch(replace(found, explanation=why, sender=f"worker {worker}"))
 
     def lose(self, peer: ConnectedWorker, why: str, *, lagged: bool = False) -> None:
-        """Handle the end of a worker's connection before the end of the run: a backup worker may replace it, else the
-        run ends.
-
-        `lagged` is whether this server dropped the connection because the others waited for the worker.
-        """
+        """Handle a lost worker connection: a backup may replace it, else the run ends. `lagged`: it delayed others."""
         with self.lock:
             if peer.index < 0:
                 if peer in self.spares:

@@ -75,7 +75,6 @@ class Settings:
 
     @property
     def exact_steps(self) -> int:
-        """Return the number of steps in the exact phase."""
         return min(self.steps, self.most_exact_steps)
 
     def rounds(self, steps: int) -> int:
@@ -89,7 +88,6 @@ class Settings:
         return range(clock * self.geo_steps, min(steps, (clock + 1) * self.geo_steps))
 
     def exact_values(self, device: Any) -> ExactValues:
-        """Return the values of the exact phase."""
         return ExactValues(
             self.plan,
             self.workers,
@@ -100,16 +98,13 @@ class Settings:
 
     @property
     def is_replayed(self) -> bool:
-        """Return whether the training is repeated in one process: it is not too long, and there are not too many
-        workers.
-        """
+        """Return whether one process repeats the training: it is short enough, with few enough workers."""
         pushes = self.workers * self.rounds(self.steps)
         numbers = sum(self.plan.elements_of(server) for server in range(self.servers))
         return pushes <= MAX_REPLAYED_PUSHES and pushes * numbers <= MAX_REPLAYED_NUMBERS
 
     @property
     def ends_after_exact(self) -> bool:
-        """Return whether the run ends after the exact phase."""
         return self.until == "exact"
 
     def capacity(self, server: int, table: int) -> int:
@@ -221,12 +216,10 @@ class AdaptiveTimeout:
         self._longest_s = 0.0
 
     def note(self, seconds: float) -> None:
-        """Record the duration of a step."""
         self._longest_s = max(self._longest_s, seconds)
 
     @property
     def limit_s(self) -> float:
-        """Return the current limit."""
         return max(self._min_s, LIMIT_FACTOR * self._longest_s)
 
 

@@ -1,8 +1,4 @@
-"""The model that is trained over parameter servers: a small network with an embedding, or a job's own list of
-parameters.
-
-Workers know their own samples, servers only the initial values; nothing here uses sockets.
-"""
+"""The models that are trained over parameter servers: a small network with an embedding, or a job's parameters."""
 
 from __future__ import annotations
 
@@ -24,11 +20,7 @@ def rate(base: float, workers: int) -> float:
 
 
 class Network:
-    """An embedding (sum of some rows) and dense features, followed by one hidden layer. Learns its own fixed batch.
-
-    Args:
-        slots: rows that one sample looks up; 0 for a network without a table.
-    """
+    """A network of an embedding (`slots` rows per sample) and a hidden layer, which learns its own fixed batch."""
 
     def __init__(
         self,
@@ -77,11 +69,7 @@ class Network:
         return self.samples(worker)[1].flatten()
 
     def step(self, worker: int, step: int, weights: Sequence[Any], rows: Sequence[Any]) -> Any:
-        """Return the loss of one step, from parameters in the order of `dense` and the rows looked up: a scalar tensor.
-
-        Args:
-            rows: for each table float32[n, width], one row for each of `ids`.
-        """
+        """Return the loss of one step, from parameters in the order of `dense` and one row for each of `ids`."""
         import torch
 
         features, labels = self._samples_on(worker, weights[0].device)
@@ -123,13 +111,11 @@ class Quadratic:
         self.tables = tuple(tables)
 
     def initial(self, name: str) -> Any:
-        """Return zeros."""
         import torch
 
         return torch.zeros(next(p.elements for p in self.dense if p.name == name))
 
     def initial_rows(self, table: int, rows: Any) -> Any:
-        """Return zeros."""
         import torch
 
         return torch.zeros(rows.numel(), self.tables[table].width)
@@ -156,11 +142,7 @@ class Quadratic:
 
 
 def from_params(model: Any) -> Any:
-    """Return the task for `params["model"]`: a job's own `dense` ([[name, shape], ...]) and `tables`, or the built-in
-    one.
-
-    Raises ValueError for an invalid list.
-    """
+    """Return the task: a job's `dense` ([[name, shape], ...]) and `tables`, or the built-in. Raises ValueError."""
     if not model:
         return Network()
     if "network" in model:

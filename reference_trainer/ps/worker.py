@@ -132,9 +132,7 @@ class Replay:
         return self._parts[server][len(self._slices[server]) + table]
 
     def _run(self) -> bool:
-        """Replay all events. Returns whether each push was added once and in its worker's order, and every event could
-        be repeated.
-        """
+        """Replay all events; return whether each push was added once, in order, and each event could be repeated."""
         parts = [part for mine in self._parts for part in mine]
         if self._config.mode == clocks.SYNC and not all(map(self._has_whole_rounds, self._dense_parts())):
             return False

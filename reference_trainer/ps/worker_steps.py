@@ -15,12 +15,7 @@ from reference_trainer.ps.settings import ProcessFault, Settings
 
 
 class ExpectedReplies:
-    """The expected content of all servers, as one worker sees them.
-
-    Args:
-        keep: receives each comparison's mismatch, or None.
-        alive: called after each shard, because all shards of a large model together take long.
-    """
+    """The expected content of all servers, as one worker sees them; `keep` receives each mismatch or None."""
 
     def __init__(
         self,
@@ -95,7 +90,7 @@ class ExpectedReplies:
         self._keep(found)
 
     def compare_rows(self, table: int, rows: Rows, got: Any, clock: int, what: str) -> None:
-        """Compare a look-up before push `clock`."""
+        """Compare a lookup before push `clock`."""
         for server in self._client.servers:
             key = ("table", server.index, table)
             if server.has_phase > self._client.phase or key in self._wrong:
@@ -185,11 +180,7 @@ class WorkerTraining:
 
 
 class WorkerSteps:
-    """The steps of one worker.
-
-    Args:
-        before, after: called around each step with its kind and its number.
-    """
+    """The steps of one worker; `before` and `after` are called with the kind and the number of each."""
 
     def __init__(
         self,
@@ -214,7 +205,7 @@ class WorkerSteps:
         self._expected: ExpectedReplies | None = None
 
     def exact_steps(self, first: int) -> None:
-        """Push known values, starting with push `first`. Every pull and look-up is also compared."""
+        """Push known values, starting with push `first`. Every pull and lookup is also compared."""
         import torch
 
         config, client = self._config, self._client
@@ -255,9 +246,7 @@ class WorkerSteps:
         time.sleep(_LATE_S)
 
     def _exact_rows(self, values: ExactValues, table: int, steps: Sequence[int]) -> Any:
-        """Return the rows touched in these steps and their gradients, each step de-duplicated as in training and
-        summed.
-        """
+        """Return the rows touched in these steps and their gradients, de-duplicated per step, and summed."""
         import torch
 
         config = self._config
@@ -308,15 +297,12 @@ class WorkerSteps:
         return torch.cat(parts) if parts else torch.zeros(0, self._config.plan.tables[table].width)
 
     def train(self, first: int) -> WorkerTraining:
-        """Run all training steps from push `first` on."""
         if self._config.mode == clocks.GEO:
             return self._train_locally(first)
         return self._train_together(first)
 
     def _train_together(self, first: int) -> WorkerTraining:
-        """Train in the modes sync, async and bounded staleness: read weights before every step, push gradients after
-        it.
-        """
+        """Train in sync, async or bounded staleness: read weights before every step, push gradients after it."""
         config, client = self._config, self._client
         done = WorkerTraining()
         if first >= config.steps:
@@ -374,10 +360,7 @@ class WorkerSteps:
         return done
 
     def _distinct(self, step: int) -> list[Any]:
-        """Return, for each table, the distinct rows of a step and the position of each occurrence among them.
-
-        Returns no rows after the last step.
-        """
+        """Return each table's distinct rows of a step and the occurrences' positions; nothing after the last step."""
         requested: list[Any] = []
         if step >= self._config.steps:
             return requested
@@ -456,10 +439,7 @@ class WorkerSteps:
         return weights, unmoved
 
     def first_and_last_loss(self) -> tuple[float, float]:
-        """Return the loss on this worker's samples with the first weights, and with the last pulled ones.
-
-        Losses of single steps are less informative: without a barrier a worker may finish before another one has begun.
-        """
+        """Return the loss with the first and the last pulled weights; single steps of async workers mean little."""
         import torch
 
         config, client = self._config, self._client
@@ -482,9 +462,7 @@ class WorkerSteps:
         return losses[0], losses[1]
 
     def rows_of_training(self, table: int, workers: Sequence[int]) -> Any:
-        """Return the rows that these workers touch in training, sorted; with very many workers only those of the
-        first.
-        """
+        """Return the rows that these workers touch in training, sorted; of very many workers only the first's."""
         import torch
 
         config = self._config

@@ -16,7 +16,6 @@ from tools.oracle.frameworks.base import Framework
 
 
 def main() -> None:
-    """Record the verdicts of one framework."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=frameworks.names())
     parser.add_argument("--cases", type=int, default=600, help="changed configurations that are drawn")
@@ -31,14 +30,14 @@ def main() -> None:
 
 
 def _judged(framework: Framework, cases: list[Case]) -> Iterator[Verdict]:
-    said = asked(framework, cases)
-    several = [case for case in cases if said[case.id][0] and len(case.changes) > 1]
+    messages = asked(framework, cases)
+    several = [case for case in cases if messages[case.id][0] and len(case.changes) > 1]
     parts = {case.id: list(_parts(framework, case)) for case in several}
-    apart = asked(framework, [part for found in parts.values() for part in found]) if several else {}
+    part_messages = asked(framework, [part for found in parts.values() for part in found]) if several else {}
     for case in cases:
-        message, here = said[case.id]
+        message, here = messages[case.id]
         blamed = tuple(range(len(case.changes))) if message else ()
-        alone = tuple(n for n, part in enumerate(parts.get(case.id, ())) if apart[part.id][0])
+        alone = tuple(n for n, part in enumerate(parts.get(case.id, ())) if part_messages[part.id][0])
         yield Verdict(
             case,
             refused=bool(message),
@@ -51,7 +50,7 @@ def _judged(framework: Framework, cases: list[Case]) -> Iterator[Verdict]:
 
 
 def _parts(framework: Framework, case: Case) -> Iterator[Case]:
-    """The case with each of its changes alone."""
+    """Yield the case with each of its changes alone."""
     for change in case.changes:
         yield from framework.with_changes(case, (change,))
 

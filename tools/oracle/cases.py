@@ -19,15 +19,13 @@ _OPENED = frozenset(("5d437c9c84e8", "a345d8e117ff", "3fd56afe93c3", "e998263bfb
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change to a valid configuration.
+    """A change to a valid configuration.
 
     Args:
         key: the keys from the outermost one on, joined by dots.
         kind: `value`, `type`, `range`, `unknown` (a key that does not exist) or `removed`.
         value: the new value; None if the key was removed.
-        file: the file that it stands in.
-        line: its line, from 1; that of the enclosing section if the key was removed, and 0, any line of the file, if it
-            stood in none.
+        line: counted from 1; if the key was removed, the line of its section, or 0 (any line of the file) without one.
     """
 
     key: str
@@ -42,11 +40,10 @@ class Case:
     """The files of one job.
 
     Args:
-        framework: whose validator judges it.
-        form: how the configuration is given: `script`, `yaml`, `flags`, `file`.
+        form: the format of the configuration: `script`, `yaml`, `flags`, `file`.
         files: the text of each file by its path.
         command: the words of the launch line as the framework's program gets them; empty if it gets none.
-        changes: what differs from the valid configuration; empty for that one itself.
+        changes: the differences from the valid configuration; empty for that one itself.
         lines: the line of every key: `{"ds.json": {"zero_optimization.stage": 4}}`.
     """
 
@@ -59,23 +56,22 @@ class Case:
 
     @property
     def id(self) -> str:
-        """A name that follows from its content alone."""
+        """Return a name that depends only on the content."""
         content = json.dumps([self.framework, self.form, self.files, self.command], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a validator said of one case.
+    """A validator's verdict on one case.
 
     Args:
-        case: the case.
         refused: whether the framework fails at startup.
-        message: the first line of what it says; empty if it accepts the case.
+        message: the first line of its message; empty if it accepts the case.
         version: of the framework: `transformers 5.24.0`.
-        date: the day on which it was asked (ISO).
-        depends_on_node: the framework refuses it for what the node lacks (a GPU, a library), not for what it says.
-        blamed: the changes that cause the refusal, by their place in `case.changes`.
+        date: the day of the verdict (ISO).
+        depends_on_node: the framework refuses it because the node lacks something (a GPU, a library).
+        blamed: the changes that cause the refusal, by their position in `case.changes`.
     """
 
     case: Case
@@ -88,11 +84,11 @@ class Verdict:
 
     @property
     def sealed(self) -> bool:
-        """Whether the case is one that no rule is tuned to."""
+        """Return whether rules may not be tuned to the case."""
         return int(self.case.id, 16) % _SEALED_EVERY == 0 and self.case.id not in _OPENED
 
     def places(self) -> frozenset[tuple[str, int]]:
-        """File and line of every key that the refusal is about: what was changed, and what the message names."""
+        """Return the file and line of every key in the refusal: changed keys, and keys that the message names."""
         blamed = [change for n, change in enumerate(self.case.changes) if n in self.blamed]
         found = {(change.file, change.line) for change in blamed}
         for change in blamed:
@@ -108,14 +104,13 @@ class Verdict:
 
 
 def write(path: Path, verdicts: Iterable[Verdict]) -> None:
-    """Write one verdict a line, in the order of the ids of the cases."""
+    """Write one verdict per line, sorted by the ids of the cases."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = sorted(verdicts, key=lambda verdict: verdict.case.id)
     path.write_text("".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
 
 
 def read(path: Path) -> Iterator[Verdict]:
-    """The verdicts of a file."""
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         case = row.pop("case")
@@ -126,7 +121,7 @@ def read(path: Path) -> Iterator[Verdict]:
 
 
 def located(case: Case) -> Case:
-    """The case with file and line of each change."""
+    """Return the case with the file and line of each change."""
     return replace(case, changes=tuple(_located(case, change) for change in case.changes))
 
 

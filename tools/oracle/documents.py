@@ -12,11 +12,11 @@ Lines = dict[str, int]
 
 
 class Words(list[Any]):
-    """Values of an option that takes several: each is a word of its own."""
+    """Values of an option that takes several words."""
 
 
 def flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key that is not a section, joined by dots, with its value."""
+    """Yield every key that is not a section, joined by dots, with its value."""
     for key, value in settings.items():
         path = f"{above}.{key}" if above else key
         if isinstance(value, dict):
@@ -26,7 +26,7 @@ def flat(settings: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]
 
 
 def json_text(settings: dict[str, Any]) -> tuple[str, Lines]:
-    """JSON with one key a line, and the line of each key (joined by dots), from 1."""
+    """Return JSON with one key per line, and the line of each key (joined by dots), from 1."""
     rows, lines = ["{"], Lines()
     _json(settings, "", "  ", rows, lines)
     return "\n".join([*rows, "}", ""]), lines
@@ -46,7 +46,7 @@ def _json(section: dict[str, Any], above: str, indent: str, rows: list[str], lin
 
 
 def yaml_text(settings: dict[str, Any]) -> tuple[str, Lines]:
-    """YAML with one key a line, and the line of each key (joined by dots), from 1."""
+    """Return YAML with one key per line, and the line of each key (joined by dots), from 1."""
     rows, lines = list[str](), Lines()
     _yaml(settings, "", "", rows, lines)
     return "\n".join([*rows, ""]), lines
@@ -65,7 +65,7 @@ def _yaml(section: dict[str, Any], above: str, indent: str, rows: list[str], lin
 
 
 def toml_text(settings: dict[str, Any]) -> tuple[str, Lines]:
-    """TOML with one key a line; what is None is left out, for TOML has no word for it."""
+    """Return TOML with one key per line, without keys that are None, and the line of each key."""
     rows, lines = list[str](), Lines()
     _toml(settings, "", rows, lines)
     return "\n".join([*rows, ""]), lines
@@ -85,7 +85,7 @@ def _toml(section: dict[str, Any], above: str, rows: list[str], lines: Lines) ->
 
 
 def keywords_text(template: str, settings: dict[str, Any]) -> tuple[str, Lines]:
-    """A script with the settings as arguments of a call, one a line, in the place of its line `{settings}`."""
+    """Return a script whose line `{settings}` is replaced by keyword arguments, and the line of each key."""
     before, _, after = template.partition("{settings}\n")
     given = {key: value for key, value in settings.items() if key.isidentifier()}
     rows = "".join(f"    {key}={value!r},\n" for key, value in given.items())
@@ -93,12 +93,12 @@ def keywords_text(template: str, settings: dict[str, Any]) -> tuple[str, Lines]:
 
 
 def flat_words(settings: dict[str, Any]) -> dict[str, Any]:
-    """Options whose sections are joined by dots, and of which several values are several words."""
+    """Return options whose sections are joined by dots, with lists as several words."""
     return {key: Words(value) if isinstance(value, list) else value for key, value in flat(settings)}
 
 
 def overrides_text(before: str, settings: dict[str, Any]) -> tuple[str, Lines]:
-    """A command over several lines, one override of Hydra each: `section.key=value`."""
+    """Return a command over several lines, with one Hydra override (`section.key=value`) per line."""
     rows, lines = [before], Lines()
     for key, value in flat(settings):
         rows.append(f"  {key}={_override(value)}")
@@ -116,7 +116,7 @@ def _override(value: Any) -> str:
 
 
 def flags_text(before: str, settings: dict[str, Any], after: str = "") -> tuple[str, Lines]:
-    """A command over several lines, one option each; True is a bare option, and what is None or False is left out."""
+    """Return a command over several lines, one option each. True is a bare option; None and False are left out."""
     rows, lines = [before], Lines()
     for key, value in settings.items():
         if value is None or value is False:

@@ -21,9 +21,9 @@ _INSTALL_TIMEOUT_S, _VALIDATOR_TIMEOUT_S = 1800, 7200
 
 
 def python_of(framework: Framework) -> Path:
-    """The interpreter of the framework's environment, which is made first if it is not there.
+    """Return the interpreter of the framework's environment, which is created if it does not exist.
 
-    Raises subprocess.CalledProcessError if pip fails, and subprocess.TimeoutExpired if it does not end.
+    Raises subprocess.CalledProcessError if pip fails, and subprocess.TimeoutExpired if it takes too long.
     """
     if framework.environment:
         return ROOT / framework.environment / "bin" / "python"
@@ -51,7 +51,7 @@ def python_of(framework: Framework) -> Path:
 
 
 def asked(framework: Framework, cases: Sequence[Case]) -> dict[str, tuple[str, str]]:
-    """By the id of each case what the framework says on a node with GPUs, and what it says here; empty: accepted."""
+    """Return the framework's message for each case id: on a node with GPUs, and here. Empty means accepted."""
     python = python_of(framework)
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "cases.jsonl", Path(folder) / "said.jsonl"

@@ -33,15 +33,13 @@ def mutants(
     keep: frozenset[str],
     numbers: tuple[int, ...] = NUMBERS,
 ) -> Iterator[tuple[Settings, tuple[Change, ...]]]:
-    """Changed configurations and their changes; the same ones for the same arguments.
+    """Yield changed configurations and their changes, which depend only on the arguments.
 
     Args:
-        seed: a valid configuration; sections are dictionaries.
-        space: by key (joined by dots), values worth trying, right or wrong.
-        number: how many are drawn; repetitions are left out.
-        random_seed: where the drawing starts.
-        keep: keys that stay as they are.
-        numbers: what a number is changed to.
+        space: by key (joined by dots), values to try, right or wrong.
+        number: how many are drawn; duplicates are left out.
+        keep: keys that are not changed.
+        numbers: replacements for numbers.
     """
     draw = random.Random(random_seed)
     seen: set[str] = set()
@@ -59,7 +57,6 @@ def mutants(
 
 
 def apply(settings: Settings, change: Change) -> None:
-    """Make one change in place; missing sections are made."""
     *above, name = change.key.split(".")
     section = settings
     for key in above:
@@ -74,7 +71,7 @@ def apply(settings: Settings, change: Change) -> None:
 
 
 def keys_of(settings: Settings, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key, joined by dots, with its value; sections too."""
+    """Yield every key, joined by dots, with its value; also sections."""
     for key, value in settings.items():
         path = f"{above}.{key}" if above else key
         yield path, value

@@ -43,7 +43,6 @@ _ALSO = {"zero_optimization": "bool"}
 
 
 def main() -> None:
-    """Write the data of one framework."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle.schemas", description=__doc__.splitlines()[0])
     parser.add_argument(
         "framework", choices=[path.stem.removesuffix("_schema") for path in _PROGRAMS.glob("*_schema.py")]
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def _rows(framework: Framework, name: str) -> list[dict[str, Any]]:
-    """What the program of a name prints in the framework's environment."""
+    """Return the rows that the framework's program prints."""
     program = [str(python_of(framework)), str(_PROGRAMS / f"{name}_schema.py")]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
     rows: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("[{") :])
@@ -80,7 +79,7 @@ def _rows(framework: Framework, name: str) -> list[dict[str, Any]]:
 def _both(
     rows: list[dict[str, Any]], older: list[dict[str, Any]], version: str, older_version: str
 ) -> Iterator[dict[str, Any]]:
-    """The keys of two releases, with the one that has them if the other has not."""
+    """Return the keys of two releases, with the release that has a key if the other does not."""
     before, now = {row["key"] for row in older}, {row["key"] for row in rows}
     for row in rows:
         yield row if row["key"] in before else {**row, "added": version}
@@ -88,7 +87,7 @@ def _both(
 
 
 def _with_earlier(rows: list[dict[str, Any]], framework: Framework) -> Iterator[dict[str, Any]]:
-    """The keys of several releases, with the first that has them, and the last if the newest has them no longer."""
+    """Yield the keys of several releases, with the first that has a key, and the last if it is gone since."""
     known: dict[str, list[str]] = {}
     releases = _EARLIER[framework.name]
     for version, path, owner in releases:
@@ -108,7 +107,7 @@ def _with_earlier(rows: list[dict[str, Any]], framework: Framework) -> Iterator[
 
 
 def _dataclass_keys(text: str, owner: str, above: str = "") -> Iterator[str]:
-    """The keys of a dataclass and of those in it, joined by dots."""
+    """Yield the keys of a dataclass and of its nested dataclasses, joined by dots."""
     classes = {node.name: node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)}
     for item in classes[owner].body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):

@@ -41,7 +41,7 @@ _BEYOND_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Lint's answer to one case. `found`: an error at a place that the refusal is about."""
+    """Lint's answer to one case. `found`: an error at a location that the refusal is about."""
 
     verdict: Verdict
     errors: tuple[Finding, ...]
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def contradictions(self) -> tuple[Finding, ...]:
-        """The errors that contradict a framework which accepts the case."""
+        """Return the errors that contradict a framework which accepts the case."""
         if self.verdict.refused:
             return ()
         beyond = (*_BEYOND, *_BEYOND_OF.get(self.verdict.case.framework, ()))
@@ -62,20 +62,19 @@ class Answer:
 
 @functools.cache
 def _later() -> tuple[str, ...]:
-    """What goes wrong after settings were read, as messages of CFG002 say it."""
+    """Return the messages of CFG002 about failures after settings were read."""
     return tuple({row.why for row in all_refusals() if row.later})
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Of one framework, or of the learnt or the sealed cases of it.
+    """The score of a framework, or of its learnt or sealed cases.
 
     Args:
-        cases: all of them.
-        refused: what the framework refuses for what the files say.
-        found: how many of these lint reports at error at the right place.
-        accepted: what the framework accepts, on a node with GPUs.
-        wrong: how many of these have an error, that contradicts the framework.
+        refused: cases that the framework refuses because of the files.
+        found: refused cases in which lint reports an error at the right location.
+        accepted: cases that the framework accepts on a node with GPUs.
+        wrong: accepted cases in which lint reports an error that contradicts the framework.
     """
 
     cases: int
@@ -86,12 +85,11 @@ class Score:
 
     @property
     def percent(self) -> float:
-        """The share of refusals that are found, in percent."""
+        """Return the percentage of refusals that are found."""
         return 100 * self.found / self.refused if self.refused else 100.0
 
 
 def answers(verdicts: Iterable[Verdict]) -> Iterator[Answer]:
-    """What lint says of each case."""
     for verdict in verdicts:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -106,7 +104,6 @@ def answers(verdicts: Iterable[Verdict]) -> Iterator[Answer]:
 
 
 def score(given: Iterable[Answer]) -> Score:
-    """The figures of these answers."""
     rows = list(given)
     refused = [row for row in rows if row.verdict.refused]
     accepted = [row for row in rows if not row.verdict.refused]
@@ -120,12 +117,11 @@ def score(given: Iterable[Answer]) -> Score:
 
 
 def names() -> tuple[str, ...]:
-    """The frameworks with recorded verdicts."""
     return tuple(sorted(path.stem for path in VERDICTS.glob("*.jsonl")))
 
 
 def main() -> None:
-    """Print the table, or what is missed among the learnt cases."""
+    """Print the table, or the missed refusals among the learnt cases."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle.score", description=__doc__.splitlines()[0])
     parser.add_argument("frameworks", nargs="*", help="without one, all")
     parser.add_argument(

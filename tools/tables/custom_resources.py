@@ -26,7 +26,7 @@ _CONDITIONS = Path(__file__).with_name("conditions.yaml")
 
 
 class Origin(NamedTuple):
-    """The repository of an operator, the folder of its definitions, and the releases that are read, oldest first."""
+    """The repository of an operator, the folder of its definitions, and the releases, oldest first."""
 
     repository: str
     folder: str
@@ -112,25 +112,25 @@ METADATA: dict[str, Any] = {
 
 
 class Untranslated(ValueError):
-    """A rule in CEL that `conditions.yaml` does not have."""
+    """A CEL rule that `conditions.yaml` does not contain."""
 
 
 @functools.cache
 def conditions() -> dict[str, tuple[list[Any], str]]:
-    """By the text of a rule: the condition that must hold, and the key at which a refusal is reported."""
+    """Return, by the text of a rule, the condition that must hold and the key at which a refusal is reported."""
     rows = yaml.safe_load(_CONDITIONS.read_text(encoding="utf-8"))
     return {row["rule"]: (row["holds"], row.get("at", "")) for row in rows}
 
 
 class Parts:
-    """Schemas as rows that refer to each other by number; equal ones are one row."""
+    """Schemas as rows that refer to each other by number, without duplicates."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self._numbers: dict[str, int] = {}
 
     def add(self, schema: dict[str, Any], *, is_object: bool = False) -> int:
-        """The number of a schema. `is_object`: that of a whole object, whose metadata all objects share."""
+        """Return the number of a schema. `is_object`: of a whole object, whose metadata all objects share."""
         row: dict[str, Any] = {"type": schema.get("type", "")}
         if schema.get("x-kubernetes-int-or-string"):
             row["type"] = "int-or-string"
@@ -184,7 +184,7 @@ def _rules(schema: dict[str, Any], *, is_object: bool) -> Iterator[list[Any]]:
 
 
 def definitions(folder: Path) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
-    """Operator, release, `group/version/Kind` and schema of each served version of each kind."""
+    """Yield operator, release, `group/version/Kind` and schema of each served version of each kind."""
     for operator, origin in ORIGINS.items():
         for release in origin.releases:
             for path in sorted((folder / f"{operator}-{release}").glob("*.yaml")):
@@ -213,7 +213,7 @@ def _without_filled(schema: dict[str, Any], kind: str) -> dict[str, Any]:
 def _with_limits(
     schema: dict[str, Any], newest: dict[str, Any], *, all_of_them: bool, name: str = ""
 ) -> dict[str, Any]:
-    """The schema of an older release with limits of the newest that held there as well."""
+    """Return the schema of an older release with limits of the newest that also held there."""
     wanted = (*_UNIQUE, *(_LIMITS if all_of_them else ())) if name in _UNIQUE_IN_PODS or all_of_them else ()
     found = {**schema, **{key: newest[key] for key in wanted if key in newest and key != "nullable"}}
     for key in ("properties", "additionalProperties", "items"):
@@ -231,7 +231,7 @@ def _with_limits(
 
 
 def table(folder: Path) -> dict[str, Any]:
-    """The table of all definitions below `folder`."""
+    """Return the table of all definitions below `folder`."""
     parts = Parts()
     kinds: dict[str, dict[str, int]] = {}
     found = list(definitions(folder))
@@ -251,7 +251,6 @@ def table(folder: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Write the table."""
     found = table(folder)
     rows = ",\n".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in found.pop("parts"))
     kinds = ",\n".join(f"{json.dumps(name)}:{json.dumps(releases)}" for name, releases in found.pop("kinds").items())

@@ -17,7 +17,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def rows_of(text: str, part: Part) -> tuple[Row, ...]:
-    """The rows that a file declares, in the order of the file."""
+    """Return the rows that a file declares, in file order."""
     module = ast.parse(text)
     constants = _constants(module)
     found: Iterator[Row]
@@ -62,7 +62,7 @@ def _argparse(module: ast.Module, part: Part, constants: dict[str, object]) -> I
 
 
 def _dest(words: list[object]) -> str:
-    """The `dest` that argparse derives: from the first long spelling, else from the first one."""
+    """Return the `dest` that argparse derives: from the first long spelling, else from the first one."""
     texts = [str(word) for word in words]
     chosen = next((text for text in texts if text.startswith("--")), texts[0])
     return chosen.lstrip("-").replace("-", "_")
@@ -138,7 +138,7 @@ def _arguments(module: ast.Module, part: Part, constants: dict[str, object]) -> 
 
 
 def _bases(name: str, classes: dict[str, ast.ClassDef]) -> list[ast.ClassDef]:
-    """A class and those of its bases that are in the same file, nearest first."""
+    """Return a class and its bases in the same file, nearest first."""
     owner = classes.get(name)
     if owner is None:
         return []
@@ -211,7 +211,7 @@ def _calls_in(nodes: list[ast.AST], method: str) -> list[ast.Call]:
 
 
 def _constants(module: ast.Module) -> dict[str, object]:
-    """The plain values of the module's own names."""
+    """Return the plain values of the module's own names."""
     found: dict[str, object] = {}
     for item in module.body:
         if isinstance(item, ast.Assign) and len(item.targets) == 1 and isinstance(item.targets[0], ast.Name):
@@ -222,7 +222,7 @@ def _constants(module: ast.Module) -> dict[str, object]:
 
 
 def _literal(node: ast.expr | None, constants: dict[str, object]) -> object:
-    """The plain value of an expression; None when it is computed."""
+    """Return the plain value of an expression; None if it is computed."""
     if node is None:
         return None
     if isinstance(node, ast.Name):
@@ -246,7 +246,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _name(node: ast.expr | None) -> str:
-    """The last part of a name or of a called function's name, or a string itself."""
+    """Return a string, or the last part of a name or of the name of a called function."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.Call):

@@ -19,11 +19,9 @@ class FetchError(Exception):
 
 
 def reader(distribution: str, version: str, *, installed: bool) -> Callable[[str], str | None]:
-    """Return a function that returns the text of a file of the distribution by its path, or None if there is no such
-    file.
+    """Return a function that returns the text of a file of the distribution, or None if the file does not exist.
 
-    Raises:
-        FetchError: it is neither installed in that version nor available from the index.
+    Raises FetchError if that version is neither installed nor available from the index.
     """
     if installed:
         return _installed(distribution, version)

@@ -33,14 +33,13 @@ class Part:
     """One file of a distribution, and which of its declarations count.
 
     Args:
-        path: inside the distribution, as in its wheel (`torch/distributed/run.py`); a version may lack it.
-        declaration: how the file declares options.
+        path: inside the wheel (`torch/distributed/run.py`); a version may lack it.
         names: functions (argparse, click), classes (fields), prefixes of names (constants) or attributes of classes
             (lists); empty means all.
-        flags: custom argparse actions, or functions that make one, whose options take no value.
+        flags: custom argparse actions, or functions that create one, whose options take no value.
         both_dashes: the program accepts `--a_b` and `--a-b` wherever one of them is declared.
-        kind: for lists: what the members are of.
-        option: for fields: how a field is spelled on a command line, `--{}`; empty for keys of a file.
+        kind: for lists: the kind of their members.
+        option: for fields: the option for a field, `--{}`; empty for keys of a file.
     """
 
     path: str
@@ -63,7 +62,7 @@ class Target:
         versions: oldest first.
         date: the day these versions were chosen (ISO).
         parts: the files that declare the options; if an option is declared twice, the first declaration counts.
-        installed: read the distribution that is installed here instead of fetching it; for those too large to fetch.
+        installed: read the installed distribution, because it is too large to fetch.
     """
 
     name: str
@@ -76,7 +75,7 @@ class Target:
 
 
 def _parts(row: dict[str, Any]) -> Iterator[Part]:
-    """The part of a row, or one for each name in `of`: it takes the place of `{}`, and is the kind of a list."""
+    """Yield the part of a row, or one part for each name in `of`, which replaces `{}` and is the kind of a list."""
     listed = {name: tuple(row[name]) for name in ("names", "flags") if name in row}
     given = {name: value for name, value in row.items() if name != "of"} | listed
     given["declaration"] = declaration = Declaration(row["declaration"])

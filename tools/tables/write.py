@@ -10,7 +10,7 @@ from tools.tables.targets import Target
 
 
 def merged(by_version: Sequence[tuple[str, Sequence[Row]]]) -> tuple[Row, ...]:
-    """The rows of several versions, oldest first, as one table: each as its newest version declares it."""
+    """Return the rows of several versions, oldest first, as one table; the newest declaration of an option counts."""
     versions = [version for version, _ in by_version]
     seen: dict[tuple[str, str], list[str]] = {}
     newest: dict[tuple[str, str], Row] = {}
@@ -30,15 +30,16 @@ def merged(by_version: Sequence[tuple[str, Sequence[Row]]]) -> tuple[Row, ...]:
 
 
 def key_of(row: Row) -> tuple[str, str]:
-    """The key by which two declarations are the same option: `--fuse` and `--no-fuse` may set the same variable.
+    """Return a key that is equal for declarations of the same option: `--fuse` and `--no-fuse` may set the same
+    variable.
 
-    Spellings are added in front (`-H` before `--hostfile`), so the last one stays.
+    Spellings are added in front (`-H` before `--hostfile`), so the last one is stable.
     """
     return row.dest, row.spellings[-1] if row.spellings else ""
 
 
 def table_text(target: Target, rows: Sequence[Row]) -> str:
-    """The document of a table; the same input gives the same text."""
+    """Return a table as text; the same input gives the same text."""
     head = {
         "program": target.program,
         "distribution": target.distribution,
@@ -52,5 +53,5 @@ def table_text(target: Target, rows: Sequence[Row]) -> str:
 
 
 def _given(row: Row) -> dict[str, object]:
-    """The fields of a row that differ from their defaults."""
+    """Return the fields of a row that differ from their defaults."""
     return {name: value for name, value in row._asdict().items() if value != Row._field_defaults.get(name)}

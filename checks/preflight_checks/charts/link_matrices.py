@@ -1,8 +1,4 @@
-"""The links between nodes as heat maps and as numbers: reachability, round-trip times, throughput and losses.
-
-Nothing is judged here: the link checks decide which marks are bad or unknown. Units are the same in every run, so that
-two runs can be compared.
-"""
+"""The links between nodes as heat maps and as numbers: reachability, round-trip times, throughput and losses."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from preflight.plugins.claim_text import counted
 from preflight_checks.charts.node_tables import QUANTITIES, cell_text, node_measurements, round_digits, sample_of
 from preflight_checks.links.dial_requests import FREE, SPREAD
 from preflight_checks.links.fleet_comparison import JudgedDirection, Measurement, judged_directions, measurements_of
-from preflight_checks.links.reachability import NOT_TRIED, DialEvidence, dial_evidence, nodes_without_dial
+from preflight_checks.links.reachability import NOT_TRIED, dial_evidence, nodes_without_dial
 from preflight_checks.plans import table
 from preflight_checks.probes.link_quality import measure
 from preflight_checks.probes.links import Target
@@ -95,18 +91,13 @@ def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
         for seen, reason in nodes_without_dial(facts)
         for peer in seen.peers
     }
-    inconclusive = _inconclusive_reasons(known)
-    return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
-
-
-def _inconclusive_reasons(dials: DialEvidence) -> dict[int, str]:
-    """Return the results that prove nothing about a link, by identity, each with its reason."""
-    return {
-        **{id(cell): _OTHER_ADDRESS for cell in dials.other_address},
-        **{id(cell): _OTHER_MACHINE for cell in dials.other_machine},
-        **{id(cell): _NO_CARRIER for cell in dials.no_carrier},
-        **{id(cell): _status_text(cell) for cell in dials.failing if cell.result.status in NOT_TRIED},
+    inconclusive = {
+        **{id(cell): _OTHER_ADDRESS for cell in known.other_address},
+        **{id(cell): _OTHER_MACHINE for cell in known.other_machine},
+        **{id(cell): _NO_CARRIER for cell in known.no_carrier},
+        **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
     }
+    return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
 
 
 def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
@@ -180,10 +171,7 @@ def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
 
 
 def measure_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """Yield the measurements of each direction, and the median over the links of each node.
-
-    Of two measurements of a link the better one counts, because the worse one was delayed by something else.
-    """
+    """Yield each direction's measurements (the better of two) and the median over the links of each node."""
     measured = measurements_of(facts)
     bandwidth = {
         pair: max(rates) * 1e6

@@ -1,8 +1,4 @@
-"""Charts of nodes: what each one has, and which differ; and the cells that all charts share.
-
-A node has one number for each quantity. Counters are summed over its devices; of temperatures the warmest device
-counts, of clocks the slowest.
-"""
+"""Charts of nodes: what each one has, and which differ; and the cells that all charts share."""
 
 from __future__ import annotations
 
@@ -56,10 +52,7 @@ def are_equal(first: Value, second: Value) -> bool:
 def cells_of(
     fleet: Fleet, values: Mapping[str, CellValue], *, is_equal: Callable[[Any, Any], bool] = are_equal
 ) -> tuple[Cell, ...] | None:
-    """Return one cell per node; values that differ from the most common one are marked. None if no value is known.
-
-    If several values are equally common, that of the first node counts as the most common one, as in the checks.
-    """
+    """Return one cell per node; values other than the most common one are marked. None if all are unknown."""
     division = split({node.name: value for node in fleet.nodes if (value := _value(values, node.name)) is not None})
     if division is None:
         return None
@@ -80,9 +73,7 @@ def _value(values: Mapping[str, CellValue], node: str) -> Value | None:
 
 
 def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], CellValue]) -> dict[str, CellValue]:
-    """Return by node what `read` makes of its fact, or why the fact is missing; nodes without a request are left
-    out.
-    """
+    """Return by node what `read` makes of its fact, or why the fact is missing; only for requested nodes."""
     found: dict[str, CellValue] = {}
     for row in facts.each(probe):
         value = read(row.fact.value) if isinstance(row.fact, Observed) else CellValue(None, row.fact.reason)
@@ -290,9 +281,7 @@ def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, Cell
 
 
 def _build_versions(job: Job, facts: Facts, part: str) -> dict[str, CellValue]:
-    """Return the version of a component of the framework build that the job trains with; empty if the build lacks
-    it.
-    """
+    """Return the version of a component of the job's framework build; empty if the build lacks it."""
 
     def read(value: Stack) -> CellValue:
         build: Build | None = build_of(job, value)
@@ -314,7 +303,6 @@ def _with_or_without(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
 
 
 def _known_version(values: Mapping[str, CellValue]) -> dict[str, CellValue]:
-    """Return the values, with empty ones as unknown."""
     return {
         node: CellValue(None, _NOT_REPORTED) if summary.value == "" else summary for node, summary in values.items()
     }
@@ -329,11 +317,7 @@ def _framework(name: str, value: Packages) -> CellValue:
 
 
 def _differing_packages(observed: Mapping[str, Installed]) -> tuple[list[str], int]:
-    """Return the packages that differ between nodes, those used in lockstep computation first, and the number of equal
-    ones.
-
-    Frameworks have their own columns.
-    """
+    """Return the packages that differ between nodes, those used in lockstep first, and the number of equal ones."""
     sets = {value.digest: value.distributions for value in observed.values()}.values()
     named = {name for names in DISTRIBUTIONS.values() for name in names}
     names = {name for held in sets for name in held} - named

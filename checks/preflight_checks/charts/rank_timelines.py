@@ -44,9 +44,7 @@ def steps(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Timeline]:
 
 
 def _lane(member: Member, record: FactRecord, facts: Facts) -> Lane:
-    """Return the lane of one process. Each phase lasts until the next one begins, and the last phase until the last
-    event.
-    """
+    """Return the lane of one process. A phase lasts until the next one begins, the last one until the last event."""
     events = [event for event in facts.events(member.key) if event.origin == "child"]
     reached = [
         (event.at_s, str(event.data.get("phase", "")))
@@ -76,7 +74,7 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
         Bar(
             f"rank {report.rank}",
             node,
-            _pace_ms(times),
+            round_digits(min(times) * 1e3),
             report.rank in stragglers,
             _straggler_note(stragglers.get(report.rank)),
         )
@@ -100,11 +98,6 @@ def pace_of_ranks(job: Job, facts: Facts) -> Iterator[tuple[str, float]]:
         times = [time for window in report.windows if (time := computing_s(window)) is not None]
         if times:
             yield node, min(times)
-
-
-def _pace_ms(times_s: list[float]) -> float | None:
-    """Return the rank's best measurement window in ms: a true straggler is slow in all of them."""
-    return round_digits(min(times_s) * 1e3)
 
 
 def _straggler_note(stragglers: Straggler | None) -> str:

@@ -51,9 +51,7 @@ def placement(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Layout]:
 
 
 def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
-    """Return all processes, servers first, and their source: the endpoints in the nodes' environment, or the plan of a
-    training run.
-    """
+    """Return all processes, servers first, and their source: the nodes' environment or the plan of a training run."""
     if not has_parameter_servers(job) or not fleet.nodes:
         return (), ""
     # Importing the training run takes long, here and below, and most jobs have no servers.

@@ -423,9 +423,7 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
-    """Yield each size that differs between the nodes' own copies of the job's files: the file, the setting and its
-    values.
-    """
+    """Yield each size that differs between the nodes' copies of the job's files: file, setting and values."""
     for item, sizes in _odd_sizes(job, _comparable(facts)):
         for name, who in sizes.items():
             yield item.name, name, who
@@ -458,9 +456,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
 
 
 def _products_text(job: Job, copies: Mapping[str, Copy], nodes: tuple[str, ...], agreeing: tuple[str, ...]) -> str:
-    """Return the samples per step in both groups of copies; empty if micro batch, accumulation or world size is
-    unknown.
-    """
+    """Return the samples per step in both groups of copies; empty if one of its factors is unknown."""
     worlds = [value for scope in scopes(job) if (value := known_int(job, "world_size", scope)) is not None]
     sides = [(node, _product(copies[node].numbers)) for node in (nodes[0], agreeing[0]) if node in copies]
     if not worlds or len(sides) < 2 or sides[0][1] is None or sides[1][1] is None:
@@ -534,10 +530,7 @@ def _judge_file(job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy
 def _stale_start_file(
     job: Job, fleet: Fleet, item: _Wanted, copies: Mapping[str, Copy], digests: Split[str]
 ) -> Iterator[Verdict]:
-    """Yield a finding for a shell file that each node runs and that is missing or different on a few of them.
-
-    A file with its node's name or rank would differ on all nodes. The first node may have its own copy.
-    """
+    """Yield a finding for a shell file that each node runs and that is missing or different on a few nodes."""
     first = fleet.nodes[0].name
     if not item.starts_ranks or not item.read_on_each or item.file.kind != "shell" or first not in digests.agreeing:
         return

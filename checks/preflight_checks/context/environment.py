@@ -556,9 +556,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
 def _servers_without_node(
     roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]], fleet: Fleet
 ) -> Iterator[_Fault]:
-    """Yield the listed servers that no node is. Yields nothing unless every node has a role and knows its own
-    address.
-    """
+    """Yield the listed servers that no node is, provided every node has a role and knows its own address."""
     servers = [node for node, role in roles.items() if role == "PSERVER"]
     lists = split({node: observed[node][_SERVERS] for node in roles if _SERVERS in observed[node]})
     whole = len(roles) == len(fleet.nodes) and all("POD_IP" in observed[node] for node in roles)

@@ -332,7 +332,6 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _setting(field: str, gpu: Gpu) -> str | None:
-    """Return a setting of a GPU as text; None if it is not known."""
     value = getattr(gpu, field)
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -486,9 +485,7 @@ def model_of(name: str) -> GpuModel | None:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The smallest value that a healthy device reaches, with the peak of which it is a share, and the source of the
-    peak.
-    """
+    """The smallest value of a healthy device, the peak of which it is a share, and the source of the peak."""
 
     least: float
     peak: float
@@ -512,11 +509,7 @@ def memory_floor(row: GpuModel) -> Floor:
 
 
 def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floor:
-    """Return the floor in GB/s of copies to or from the host.
-
-    Args:
-        generation, lanes: the most that card and slot support together, as NVML reports; None if unknown.
-    """
+    """Return the floor in GB/s of copies to or from the host; generation and lanes are NVML's maxima or None."""
     if row.host is not None:
         return _floor(row, "host", row.host)
     assert row.pcie is not None
@@ -527,16 +520,12 @@ def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floo
 
 
 def peer_floor(row: GpuModel, links: int) -> Floor | None:
-    """Return the floor in GB/s of copies to a peer over this many NVLinks; None without NVLinks, where the PCIe
-    topology decides.
-    """
+    """Return the floor in GB/s of copies to a peer over this many NVLinks; None without NVLinks."""
     return _floor(row, "peer", row.nvlink * links) if row.nvlink is not None and links else None
 
 
 def pcie_gbps(generation: int, lanes: int) -> float:
-    """Return GB/s in each direction of a PCIe link. A generation newer than the table counts as the newest one in
-    it.
-    """
+    """Return GB/s in each direction of a PCIe link. A newer generation than the table's counts as its newest one."""
     return PCIE_LANE_GBPS[min(max(1, generation), max(PCIE_LANE_GBPS))] * lanes
 
 

@@ -55,12 +55,7 @@ class Fault:
 
 
 def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **values: object) -> Fault:
-    """Return a fault of a kind that `data/gpu_faults.toml` describes.
-
-    Args:
-        remedy: what to do, where that depends on the device.
-        values: what the summary and the expected value mention.
-    """
+    """Return a fault of `data/gpu_faults.toml`; `values` are those in its summary, `remedy` depends on the device."""
     row = table("gpu_faults")[kind]
     severity, confidence = row.get("severity"), row.get("confidence")
     return Fault(
@@ -84,10 +79,7 @@ def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
 
 @memoize
 def all_devices(job: Job, facts: Facts) -> list[NodeGpu]:
-    """Return every NVIDIA device that was found on any node, with or without a problem.
-
-    Memoized: a dozen checks use these devices, and a large fleet has a hundred thousand.
-    """
+    """Return all nodes' NVIDIA devices. Memoized: a dozen checks use them, and there may be a hundred thousand."""
     wanted, named = expected_gpus(job), visible_devices(job)
     return [
         NodeGpu(node, gpu, _is_used(gpu, len(value.gpus), None if wanted is None else wanted[0], named))
@@ -104,18 +96,14 @@ def _is_used(gpu: Gpu, device_count: int, wanted: int | None, named: tuple[str, 
 
 
 def visible_devices(job: Job) -> tuple[str, ...]:
-    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if it is not set, or if the launches
-    differ.
-    """
+    """Return the devices in the job's CUDA_VISIBLE_DEVICES, by index or id; empty if unset or if launches differ."""
     visible = {known_text(job, "env.CUDA_VISIBLE_DEVICES", scope) or "" for scope in scopes(job)}
     names = [name.strip() for name in visible.pop().split(",")] if len(visible) == 1 else []
     return tuple(names) if names and all(name.isdecimal() or name.startswith("GPU-") for name in names) else ()
 
 
 def differing_devices(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> Iterator[tuple[NodeGpu, T, T]]:
-    """Yield each device whose value differs from the value of more than half of its model: the device, its value, and
-    the common one.
-    """
+    """Yield each device whose value differs from that of most of its model: the device and both values."""
     counts = _counted_gpus(devices, value)
     usual = _majorities({model: counter for model, counter in counts.items() if len(counter) > 1})
     for item in devices if usual else ():
@@ -153,13 +141,7 @@ def judge_devices(
     needs: tuple[str, ...],
     find_faults: Callable[[list[NodeGpu]], Iterable[Fault]],
 ) -> Iterator[Verdict]:
-    """Yield findings of `find_faults`, `unknown` for devices that could not be examined, and `passed` for healthy ones.
-
-    Args:
-        subject: what is judged, such as "GPU memory".
-        needs: fields of `Gpu`; a device is judged if it has one of them.
-        find_faults: finds the faults among the devices that can be judged.
-    """
+    """Yield the faults of devices with one of the fields `needs`, `unknown` for others, `passed` for healthy ones."""
     if not gpu_claims(job):
         yield not_applicable(subject, "nothing in the job requests GPUs")
         return
@@ -248,13 +230,9 @@ plan_gpus = on_every_node(gpus, needed_by=gpu_claims, required=True, deadline_s=
 
 
 def runs_without_gpus(job: Job, facts: Facts) -> bool:
-    """Return whether the job uses GPUs only if present (`nccl if torch.cuda.is_available() else gloo`), and no node has
-    any.
-
-    Every node must be known to have neither GPU nor driver.
-    """
-    asked, claims = asked_backend(job)
-    if asked == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
+    """Return whether the job uses GPUs only if present, and every node certainly has neither GPU nor driver."""
+    backend, claims = asked_backend(job)
+    if backend == "nccl" or any(claim.quantity != "backend" for claim in (*claims, *gpu_claims(job))):
         return False
     rows = list(facts.each(gpus))
     return bool(rows) and all(

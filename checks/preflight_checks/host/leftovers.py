@@ -1,6 +1,4 @@
-"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes about to be reclaimed,
-restarted or closed while the job runs.
-"""
+"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes that soon go away."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ def _describe(process: Process) -> str:
 
 
 def _belongs_to_run(process: Process) -> bool:
-    """Return whether a process is the user's own and part of a run. A worker process counts only if its parent is
-    gone.
-    """
+    """Return whether a process is the user's own and part of a run; a worker process only if its parent is gone."""
     return process.own and process.state != "Z" and (process.what != "worker" or process.orphan)
 
 
@@ -112,9 +108,7 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _facts_by_machine(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
-    """Return the facts by node. Of several nodes on one machine only the first is included, because all see the
-    same.
-    """
+    """Return the facts by node, only for the first node of each machine, because all of them see the same."""
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
         observed = dict([*observed.items()][:1])
@@ -231,9 +225,7 @@ def _is_large(value: Leftovers) -> bool:
 
 
 def _compiles(job: Job) -> bool:
-    """Return whether the job may compile torch extensions: DeepSpeed does so on first use, and other jobs on GPUs
-    may.
-    """
+    """Return whether the job may compile torch extensions, as DeepSpeed and other jobs on GPUs do."""
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
     return deepspeed or bool(gpu_claims(job))
 

@@ -284,7 +284,6 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
 
 
 def _governor(value: Machine) -> str:
-    """Return the governor of most CPUs."""
     return max(value.governors, key=lambda name: value.governors[name]) if value.governors else ""
 
 

@@ -100,9 +100,7 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 
 def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
-    """Return how many processes may still start, the limit, its name, and a command that shows it; None without a
-    limit.
-    """
+    """Return how many processes may still start, the limit, its name, and a command to show it; None if unlimited."""
     allowances: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
@@ -217,9 +215,7 @@ def usable_cores(value: Limits) -> float | None:
 
 
 def restriction(value: Limits) -> str:
-    """Return a description of the limit that confines a process to a part of the machine; empty without such a
-    limit.
-    """
+    """Return a description of the limit that confines a process to a part of the machine; empty without one."""
     cores, online = usable_cores(value), value.online_cpus
     if cores is None or not online or cores >= online:
         return ""
@@ -530,11 +526,13 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         node, value = next(iter(group.items()))
         room = min([65536, *(v.open_files_hard for v in group.values() if v.open_files_hard is not None)])
-        roof = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
+        hard_limit = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
         yield failed(
             "open-files limit" if hard else "open-files limit (estimate)",
             f"a rank on {fold(group)} may open {value.open_files_soft} files; {world} ranks need about {needed}",
-            at=Evidence("open-files limit", f"{value.open_files_soft} (hard {roof})", f"{needed}", "ulimit -n", node),
+            at=Evidence(
+                "open-files limit", f"{value.open_files_soft} (hard {hard_limit})", f"{needed}", "ulimit -n", node
+            ),
             also=claims,
             nodes=tuple(group),
             remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "
@@ -612,18 +610,18 @@ def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     for node, value in observed.items():
         total, free = value.memory.total_bytes, value.memory.available_bytes
         group = observed_limits[node].cgroup if node in observed_limits else None
-        whose = "the machine"
+        limited_by = "the machine"
         if group is not None and group.memory_limit_bytes is not None and group.memory_limit_bytes < (total or 0):
-            total, whose = group.memory_limit_bytes, group.memory_limit_at
+            total, limited_by = group.memory_limit_bytes, group.memory_limit_at
             free = min(free or total, total - (group.memory_used_bytes or 0))
         if total is None:
             continue
         for need in needs:
             if total < need.amount:
-                short.setdefault(need.purpose, {})[node] = f"{whose} has {size(total)}"
+                short.setdefault(need.purpose, {})[node] = f"{limited_by} has {size(total)}"
                 claims[need.purpose] = need.claims
         if free is not None and free < MIN_FREE_BYTES:
-            short.setdefault("almost none is free", {})[node] = f"{whose} has {size(free)} of {size(total)} left"
+            short.setdefault("almost none is free", {})[node] = f"{limited_by} has {size(free)} of {size(total)} left"
     for reason, nodes in short.items():
         node, words = next(iter(nodes.items()))
         yield failed(

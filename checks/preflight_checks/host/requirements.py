@@ -128,7 +128,6 @@ def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _add_golden_requirements(
     claim: Claim, known: Mapping[str, Mapping[str, str]], wanted: list[tuple[Requirement, Claim]]
 ) -> Iterator[Verdict]:
-    """Add the golden node's properties to the wanted ones."""
     name = str(claim.value.value) if isinstance(claim.value, Known) else ""
     if name not in known:
         yield unknown(f"golden node {name}", f"the golden node {name} was not examined", required=True)

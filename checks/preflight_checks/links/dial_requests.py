@@ -78,10 +78,7 @@ def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
 
 
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
-    """Yield the endpoints that no node dialled, each with the reason.
-
-    Yields nothing if all nodes are one machine, because the job's host names then mean nothing.
-    """
+    """Yield the endpoints that no node dialled, with the reason; none on one machine, where names mean nothing."""
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}
     if nodes_share_machine(fleet) or not labels:
@@ -152,10 +149,7 @@ def listeners(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @requests_for(dial, listen)
 def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request one listener and one dialler per node, for all its partners; every link check shares them.
-
-    Even if only a sample of pairs is tried, every node dials the rendezvous ports and every parameter server.
-    """
+    """Request one listener and one dialler per node for all link checks; all nodes dial the job's own endpoints."""
     if len(fleet.nodes) < 2 or len(fleet.reached) < 2:
         return
     yield from listeners(job, fleet, facts)
@@ -317,9 +311,7 @@ def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[C
 
 
 def coverage(fleet: Fleet, facts: Facts) -> str:
-    """Return the note of a passing check: the pairs and ports that were tried, including those of nodes that were lost
-    afterwards.
-    """
+    """Return the note of a passing check: the tried pairs and ports, also of nodes that were lost afterwards."""
     dialled_from = {row.node for row in facts.each(dial) if isinstance(row.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)
@@ -468,9 +460,9 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     for item in found:
         yield _finding(item, facts)
     observed = yield from known_facts(facts, neighbours, "hardware addresses")
-    shy = dict.fromkeys(seen.not_asked for seen in observed.values() if seen.not_asked)
+    refusals = dict.fromkeys(seen.not_asked for seen in observed.values() if seen.not_asked)
     if observed and not found:
-        requested = f"; {fold(shy, 1)}, so only the neighbour tables were compared" if shy else ""
+        requested = f"; {fold(refusals, 1)}, so only the neighbour tables were compared" if refusals else ""
         yield passed(f"hardware addresses of {len(observed)} nodes{requested}")
     elif not any(True for _ in facts.each(neighbours)):
         yield unknown("hardware addresses", "no node connected to another")

@@ -1,5 +1,4 @@
-"""Links compared with each other: links far from the rest of the fleet, and the shape that several faulty links have in
-common.
+"""Links compared with each other: links far from the rest of the fleet, and what several of them share.
 
 Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
 are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node
@@ -63,11 +62,7 @@ Ends = tuple[Interface | None, Interface | None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One direction of one measurement.
-
-    `number` counts the measurements of this pair; `rate_mbps` is the better of one stream and several; `ends` are the
-    sending and receiving cards, by the addresses of the connection.
-    """
+    """One direction of a measurement. `number` counts those of the pair; `rate_mbps` is the best of its streams."""
 
     pair: Pair
     number: int
@@ -91,11 +86,7 @@ class Measurement:
         return self.quality.lost_pings or 0
 
     def busy(self, kind: str) -> float:
-        """Return the share of the measurement during which a process waited for a processor.
-
-        Lost datagrams and frames do not depend on the processor: those that found no buffer space are not counted as
-        lost.
-        """
+        """Return the share of the time in which a process waited for a processor. Waiting loses no datagrams."""
         share = {"slow": self.direction.busy, "late": self.quality.busy, "unsteady": self.quality.busy}.get(kind)
         return share or 0.0
 
@@ -127,7 +118,13 @@ def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]
     if len(fleet.reached) < 2 or nodes_share_machine(fleet):
         return
     addresses = addresses_of(job, fleet, facts)
-    closed = _unconnected_pairs(facts)
+    closed = {
+        (row.node, target.peer)
+        for row in facts.each(dial)
+        if isinstance(row.fact, Observed) and not row.params.get("look")
+        for target in row.fact.value.targets
+        if target.label == FREE and target.status != "ok"
+    }
     names = tuple(addresses)
     first = [
         (a, b) for pairs in rounds(names, PARTNERS) for a, b in pairs if (a, b) not in closed and (b, a) not in closed
@@ -159,17 +156,6 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
         exclusive=True,
         deadline_s=_DEADLINE_S,
     )
-
-
-def _unconnected_pairs(facts: Facts) -> set[Pair]:
-    """Return the pairs that cannot be measured: without a connection, or without large payloads."""
-    return {
-        (row.node, target.peer)
-        for row in facts.each(dial)
-        if isinstance(row.fact, Observed) and not row.params.get("look")
-        for target in row.fact.value.targets
-        if target.label == FREE and target.status != "ok"
-    }
 
 
 @memoize
@@ -270,9 +256,7 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """Return the rate of the slower of two physical cards, up to what one process fills; None unless both cards are
-        physical.
-        """
+        """Return the rate of the slower card, up to what one process fills; None unless both are physical."""
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
 
@@ -309,10 +293,7 @@ def values_and_cards(facts: Facts) -> tuple[FleetValues, Cards]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedDirection:
-    """One direction after all measurements: the faults seen in each of them, and those in doubt.
-
-    `inconclusive` faults are explained by a busy node; `unconfirmed` faults could not be measured again in time.
-    """
+    """A direction with its faults; `inconclusive` ones are explained by load, `unconfirmed` ones were not repeated."""
 
     pair: Pair
     measurements: tuple[Measurement, ...]
@@ -323,9 +304,7 @@ class JudgedDirection:
 
 @memoize
 def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
-    """Return the judgement of every measured direction. Faults that a second measurement did not confirm are left
-    out.
-    """
+    """Return the judgement of every measured direction, without faults that a second measurement did not confirm."""
     measurements = measurements_of(facts)
     common, cards = values_and_cards(facts)
     directions: list[JudgedDirection] = []
@@ -345,11 +324,7 @@ def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
-    """Return whether a busy node explains the measurement.
-
-    Data waits for either end in turn, so both together delay it by at most twice the larger share. Anything slower has
-    another cause.
-    """
+    """Return whether a busy node explains the measurement: waits delay data by at most twice the larger share."""
     busy = item.busy(kind)
     if busy <= BUSY or kind != "slow" or busy >= 0.5:
         return busy > BUSY

@@ -322,7 +322,6 @@ def group_shapes(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
 
 
 def _end_nodes(cells: Iterable[Cell[Target]]) -> tuple[str, ...]:
-    """Return the nodes at both ends of these dialled ports."""
     return tuple(dict.fromkeys(node for cell in cells for node in (cell.source, cell.peer)))
 
 

@@ -263,7 +263,7 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield failed(
             f"carrier of {node}",
             f"{state.name} on {node} lost or found its carrier {lost} time{'s' * (lost != 1)} in the {after_s:.1f} s "
-            "between two looks",
+            "between two readings",
             at=Evidence(
                 "carrier_changes",
                 f"{state.carrier_changes}, then {changes}",
@@ -280,7 +280,7 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if quiet:
         yield passed(f"carriers of {quiet} nodes")
     elif not later:
-        yield unknown("carriers", "no node was looked at a second time")
+        yield unknown("carriers", "no node was examined a second time")
 
 
 #: A fabric whose links are alike reaches more than the first share of what cards and one process carry. Between the two
@@ -698,9 +698,7 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good_rails: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Return the ports that were slow with each of at least two partners, whose own ports are fast with other
-    partners.
-    """
+    """Return the ports that were slow with at least two partners which are fast with others."""
     fast = {end for rail in good_rails for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

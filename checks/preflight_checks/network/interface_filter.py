@@ -96,9 +96,7 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """Return the interfaces that NCCL considers without a filter: those named `ib*`; else all except docker, lo and
-    virbr; else those.
-    """
+    """Return the interfaces that NCCL considers by default: `ib*`, else all but docker, lo and virbr, else these."""
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:
@@ -226,14 +224,12 @@ def unusable_reason(item: Interface, *, several: bool) -> str:
 
 
 def is_tunnel(item: Interface) -> bool:
-    """Return whether the name of `item` is that of a tunnel."""
+    """Return whether `item` has the name of a tunnel."""
     return item.name.startswith(TUNNEL_PREFIXES)
 
 
 def nearest(name: str, interfaces: Sequence[Interface]) -> str:
-    """Return the name of the interface, among those with an address, that is most similar to `name`; empty if none is
-    similar.
-    """
+    """Return the interface with an address whose name is most similar to `name`; empty if none is similar."""
     names = [item.name for item in interfaces if item.addresses and not item.loopback]
     close = difflib.get_close_matches(name.lstrip("^="), names, 1, 0.5)
     return close[0] if close else ""
@@ -435,10 +431,7 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @memoize
 def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]:
-    """Return the filters that each node sets itself, for variables that the job's files do not set.
-
-    They are certain if they were read in the ranks' context or from NCCL's files.
-    """
+    """Return the filters that each node sets itself; certain if read in the ranks' context or NCCL's files."""
     environments = observed_environments(facts)
     filters_by_node: dict[str, tuple[Filter, ...]] = {}
     for node, environment in environments.by_node.items() if environments is not None else ():
@@ -458,9 +451,7 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
 
 def _value(environment: Environment, variable: str) -> tuple[str, str] | None:
-    """Return the value as its reader finds it, and its file: from the environment, else from NCCL's files in their
-    order.
-    """
+    """Return the value as its reader finds it, and its file: the environment, else NCCL's files in their order."""
     if variable in environment.variables:
         return environment.variables[variable], ""
     if variable in environment.digests:

@@ -1,9 +1,7 @@
-"""Checks of ports and of the kernel's network settings (ports taken or reserved, limits too small), and that no
-proxy captures traffic between the job's nodes.
+"""Checks of ports, of the kernel's network settings, and that no proxy captures traffic between nodes.
 
 On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
-collide on it and each would report the other. Free ports are observed, so that a recording plans and judges the same
-run again.
+collide on it, so that free ports are observed there.
 """
 
 from __future__ import annotations
@@ -300,10 +298,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Yield each endpoint with the node that binds it, and the probe's parameters.
-
-    A parameter server whose address belongs to no known node is tried on every node; the node with the address counts.
-    """
+    """Yield each endpoint with its node and parameters; a server of unknown address is tried on every node."""
     reached = set(fleet.reached)
     for endpoint in endpoints_on(job, fleet):
         if not endpoint.port:

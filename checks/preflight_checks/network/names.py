@@ -48,10 +48,7 @@ def _uses_own_name(job: Job, fleet: Fleet) -> bool:
 
 
 def _paddle_launches(job: Job) -> tuple[Launch, ...]:
-    """Return Paddle's launches that find their node's address by its own name, because they have no `--host`.
-
-    paddle/distributed/launch/context/node.py: gethostbyname(getfqdn(gethostname())), regardless of Gloo's settings.
-    """
+    """Return Paddle's launches without `--host`, which use the node's own name (paddle launch/context/node.py)."""
     found = (launch for launch in job.launches if launch.launcher == "paddle")
     return tuple(launch for launch in found if not job.setting("node_address", launch.scope))
 
@@ -66,7 +63,7 @@ def _plan_own(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
-    """Yield the look-ups of the nodes' own names, or of other names."""
+    """Yield the lookups of the nodes' own names, or of other names."""
     for row in facts.each(resolve):
         if (not row.params.get("name")) == own:
             yield row
@@ -238,7 +235,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
         some = next(iter(dead.values()))
         everywhere = "any node" if not (good or to_self or elsewhere) and len(dead) > 1 else fold(dead)
         yield failed(
-            f"{host}: look-up",
+            f"{host}: lookup",
             f"{host}, the host of {at}, does not resolve on {everywhere} ({some.detail or _own_answer(some)})",
             at=_lookup_evidence(host, dead),
             also=claims,
@@ -272,11 +269,11 @@ def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
 
 def _other_listener_finding(endpoint: Endpoint, nodes: dict[str, Lookup], holder: str, listening: str) -> Verdict:
     some = next(iter(nodes.values()))
-    whose = f"an address of {holder}" if holder else "not an address of any node of the job"
+    holder_text = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
         f"{endpoint.host}: owner",
         f"{endpoint.host}, the host of {endpoint.what}, resolves to {_own_answer(some)} on {fold(nodes)}: that is "
-        f"{whose}; rank 0 listens on {listening}",
+        f"{holder_text}; rank 0 listens on {listening}",
         at=_lookup_evidence(endpoint.host, nodes),
         also=endpoint.claims,
         nodes=tuple(nodes),
@@ -296,7 +293,7 @@ def misresolved_hosts(facts: Facts) -> set[tuple[str, str]]:
 
 def _lookup_evidence(host: str, lookups_by_node: dict[str, Lookup]) -> Evidence:
     node, some = next(iter(lookups_by_node.items()))
-    return Evidence("look-up", _own_answer(some), "an address of the listening node", f"getent ahosts {host}", node)
+    return Evidence("lookup", _own_answer(some), "an address of the listening node", f"getent ahosts {host}", node)
 
 
 @check(
@@ -328,7 +325,7 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 continue
             if not isinstance(row.fact, Observed) or not observed.get(row.node):
                 yield unknown(
-                    f"{endpoint.host} on {row.node}", "its look-up or its interfaces are not known", nodes=(row.node,)
+                    f"{endpoint.host} on {row.node}", "its lookup or its interfaces are not known", nodes=(row.node,)
                 )
                 continue
             addresses = [text for text in row.fact.value.addresses if not is_loopback(text)]
@@ -342,7 +339,7 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             yield failed(
                 f"{endpoint.host}: family",
                 f"{endpoint.host}, the host of {endpoint.what}, is {address} on {fold(bad)}; {node} has only {own}",
-                at=Evidence("look-up", address, f"an address of {own}", f"getent ahosts {endpoint.host}", node),
+                at=Evidence("lookup", address, f"an address of {own}", f"getent ahosts {endpoint.host}", node),
                 also=endpoint.claims,
                 nodes=tuple(bad),
                 remedy=f"Give {endpoint.host} an address of {own}, or {fold(bad)} one of {_family(address)}.",
@@ -364,7 +361,7 @@ def _families(interfaces: Interfaces) -> set[str]:
     }
 
 
-#: A look-up that takes longer has first waited for a dead name server.
+#: A lookup that takes longer has first waited for a dead name server.
 SLOW_S = 1.9
 #: Above MAX_NAMES each node looks up only some names, above MANY only a few, so that requests grow linearly.
 SOME_NAMES, FEW_NAMES, MANY = 16, 4, 1024
@@ -441,7 +438,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield failed(
             f"{fold(same, 3)} on {fold(nodes, 3)}",
             f"{fold(same)} {what} on {fold(nodes)}" + (f"; on the other nodes it is {usual}" if usual else ""),
-            at=Evidence("look-up", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
+            at=Evidence("lookup", what, usual or "an address", f"getent ahosts {same[0]}", nodes[0]),
             also=tuple(claim for name in same for claim in written_names.get(name, ())),
             nodes=nodes,
             remedy=f"Make {fold(same)} resolve to the same address on every node: use the same /etc/hosts or the "
@@ -453,7 +450,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """Return the nodes where a name resolves differently from most nodes, each with what it means there."""
+    """Return the nodes where a name resolves differently from most nodes, each with its meaning there."""
     odd_nodes: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
@@ -544,10 +541,7 @@ def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """Return the node whose name torchrun's c10d rendezvous will publish as the master's, if known.
-
-    dynamic_rendezvous.py sorts the participants by the name each found for itself, and the first becomes rank 0.
-    """
+    """Return the node whose name torchrun's c10d rendezvous publishes: the first by name (dynamic_rendezvous.py)."""
     rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
     given = any(job.setting("local_addr", scope) for scope in scopes(job))
     identities = facts.observed(identity)
@@ -640,22 +634,22 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 @warning_check("NAM006", "name-look-ups-slow", plan=_plan_names, probes=(resolve_many, identity))
-@only_if(runs_on_several_machines, "look-ups", "the job runs on one machine")
+@only_if(runs_on_several_machines, "lookups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Look-ups do not wait for a dead name server.
 
     What it checks: how long every node took to look up the nodes' names, and its own full name.
 
-    Why it matters: each connection by name, and each start of torchrun, then waits for seconds; look-ups of hundreds of
+    Why it matters: each connection by name, and each start of torchrun, then waits for seconds; lookups of hundreds of
     ranks add up to minutes, and exceed short timeouts.
 
-    Example: the first line of /etc/resolv.conf names a server that was disabled; every look-up takes 5 s.
+    Example: the first line of /etc/resolv.conf names a server that was disabled; every lookup takes 5 s.
 
     Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
 
     Known limits: a very busy node looks the same; check again.
     """
-    yield from missing_facts(facts, resolve_many, "look-ups")
+    yield from missing_facts(facts, resolve_many, "lookups")
     known = facts.observed(identity).items()
     slow = {node: (who.hostname, who.fqdn_took_s) for node, who in known if who.fqdn_took_s > SLOW_S}
     lookups_by_node: dict[str, Lookups] = facts.observed(resolve_many)
@@ -666,11 +660,11 @@ def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if slow:
         node, (name, took_s) = next(iter(slow.items()))
         yield failed(
-            "look-ups",
-            f"name look-ups take seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
-            at=Evidence("look-up", f"{took_s:.1f} s", f"well below {SLOW_S:g} s", f"time getent ahosts {name}", node),
+            "lookups",
+            f"name lookups take seconds on {fold(slow)}: {name} took {took_s:.1f} s on {node}",
+            at=Evidence("lookup", f"{took_s:.1f} s", f"well below {SLOW_S:g} s", f"time getent ahosts {name}", node),
             nodes=tuple(slow),
             remedy=f"Remove the name servers that do not respond from /etc/resolv.conf on {fold(slow)}.",
         )
     elif lookups_by_node:
-        yield passed(f"look-ups on {len(lookups_by_node)} nodes")
+        yield passed(f"lookups on {len(lookups_by_node)} nodes")

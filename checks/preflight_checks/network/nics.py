@@ -80,10 +80,7 @@ from preflight_checks.requirements import (
 
 @dataclass(frozen=True, slots=True)
 class UsedInterface:
-    """The interface and address that a node's processes use first, and why.
-
-    `reason` completes "NAME is used: ..."; `filter` is the job's own filter, if any.
-    """
+    """The interface and address that a node uses first; `reason` completes "NAME is used: ..."."""
 
     interface: Interface
     address: Address
@@ -151,9 +148,7 @@ def usable_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
 def interface_in_use(
     job: Job, node: str, observed: Sequence[Interface], own_addresses: Sequence[str] = ()
 ) -> UsedInterface | None:
-    """Return the interface in use of one node; None if unknown. `own_addresses` holds the addresses of the node's own
-    name.
-    """
+    """Return the interface in use on a node; None if unknown. `own_addresses` are those of the node's own name."""
     choice = chosen(job, node, observed)
     if choice is not None:
         reason = f"{choice.filter.variable}={choice.filter.value} chooses it"
@@ -501,7 +496,7 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     yield from missing_facts(facts, interfaces, "addresses")
     uses = usable_interfaces(job, facts)
     # Two names of one machine share its address, which NAM004 reports.
-    places = {node: who.place for node, who in facts.observed(identity).items() if who.place}
+    places = {node: source.place for node, source in facts.observed(identity).items() if source.place}
     holders: dict[str, list[str]] = {}
     for node, use in uses.items():
         others = holders.setdefault(use.address.address, [])
@@ -631,7 +626,10 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 lost[pair] = used_route
             elif own is not None and _uses_other_interface(used_route, own):
                 aside.setdefault((own.interface.name, used_route.interface), {}).setdefault(node, used_route)
-    yield from (_missing_route_finding(who, whom, lost, uses) for who, whom in _group_lost_routes(lost, requested))
+    yield from (
+        _missing_route_finding(source, destination, lost, uses)
+        for source, destination in _group_lost_routes(lost, requested)
+    )
     for (name, through), node_routes in aside.items():
         node, route = next(iter(node_routes.items()))
         yield failed(
@@ -653,7 +651,6 @@ def _reach(count: int) -> int:
 
 
 def _uses_other_interface(route: Route, used: UsedInterface) -> bool:
-    """Return whether a route leaves through an interface other than the one in use."""
     names = {item.name for item in used.candidates}
     return not route.problem and bool(route.interface) and route.interface not in names | {"lo"}
 
@@ -661,9 +658,7 @@ def _uses_other_interface(route: Route, used: UsedInterface) -> bool:
 def _group_lost_routes(
     lost: Mapping[Pair, Route], requested: set[Pair]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield the missing routes as (sources, destinations): first the nodes that no other node has a route to, then the
-    routes of each node.
-    """
+    """Yield the missing routes as (sources, destinations): first to nodes that no other node reaches, then by node."""
     remaining = set(lost)
     columns: dict[str, set[Pair]] = {}
     of_node: dict[str, set[Pair]] = {}
@@ -672,14 +667,14 @@ def _group_lost_routes(
     for pair in lost:
         for name in pair:
             of_node.setdefault(name, set()).add(pair)
-    for whom in sorted({pair[1] for pair in lost}):
-        column = columns.get(whom, set())
+    for destination in sorted({pair[1] for pair in lost}):
+        column = columns.get(destination, set())
         if len(column) > 1 and column <= lost.keys() and column & remaining:
-            yield tuple(sorted(who for who, _ in column)), (whom,)
-            remaining -= of_node[whom]
-    rows = grouped((who, whom) for who, whom in sorted(remaining))
-    for who, whoms in rows.items():
-        yield (who,), tuple(whoms)
+            yield tuple(sorted(source for source, _ in column)), (destination,)
+            remaining -= of_node[destination]
+    rows = grouped((source, destination) for source, destination in sorted(remaining))
+    for source, destinations in rows.items():
+        yield (source,), tuple(destinations)
 
 
 def _missing_route_finding(

@@ -172,9 +172,7 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """Return the architectures for which the framework contains code, such as `sm_80`; None if they are not
-    recorded.
-    """
+    """Return the architectures that the framework contains code for, such as `sm_80`; None if not recorded."""
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]
@@ -188,11 +186,9 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
 
 
 def _architectures_in(file: BinaryIO) -> list[str] | None:
-    """Return the first list of several architectures in a binary, else its only single architecture; None after
-    `SEARCH_S`.
+    """Return the first list of several architectures in a binary, else its only one; None after `SEARCH_S`.
 
-    The binary is read in pieces, because it has 30 MB, may be on a shared file system, and often has the list near the
-    beginning.
+    The binary has 30 MB, may be on a shared file system, and often has the list near the beginning.
     """
     until = time.monotonic() + SEARCH_S
     single: set[str] = set()

@@ -83,7 +83,6 @@ def _containerd() -> tuple[str, str]:
 
 
 def _version(tool: str, pattern: str) -> str:
-    """Return the version in the output of `tool --version`; empty if it is not known."""
     try:
         ran = command.run([tool, "--version"], deadline_s=_TOOL_S)
     except ProbeUnavailable:
@@ -187,9 +186,7 @@ class Pci:
 
 
 def pci(params: dict[str, Any]) -> Pci:
-    """Return the PCI bridges between this node's GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in
-    /sys.
-    """
+    """Return the PCI bridges between GPUs and RDMA cards. Raises ProbeUnavailable without a PCI bus in /sys."""
     try:
         names = sorted(os.listdir(DEVICES))
     except OSError as error:

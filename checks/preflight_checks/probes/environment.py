@@ -80,10 +80,7 @@ class Environment:
 
 @cheap("node", sends_requests=True)
 def environment(params: dict[str, Any]) -> Environment:
-    """Return variables that match COLLECTED, hashes of those named in `params["hashed"]`, and settings files.
-
-    `params["run_key"]` is the key of this run; the head sets it when it sends the request.
-    """
+    """Return variables matching COLLECTED, keyed hashes (`run_key`) of `params["hashed"]`, and settings files."""
     key = str(params.get("run_key") or "")
     if not key:
         raise ProbeUnavailable("blocked", "the run provided no key to hash values")
@@ -191,9 +188,7 @@ def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
 
 
 def _export_files(home: str | None) -> list[SettingsFile]:
-    """Return the files that DeepSpeed's launcher exports in addition to its built-in list: the one in the home
-    directory, then the one in the working directory, which takes precedence.
-    """
+    """Return the files that DeepSpeed's launcher exports: in the home directory, then in the working directory."""
     name = os.environ.get("DS_ENV_FILE") or ".deepspeed_env"
     folders = [folder for folder in (home, _directory()) if folder]
     found = [_exported_names(os.path.join(folder, name)) for folder in dict.fromkeys(folders)]
@@ -398,9 +393,7 @@ class ResolvedHost:
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """The resources of a node, None if unknown. Sizes are in bytes; `memory_bytes` is the smaller of RAM and cgroup
-    limit.
-    """
+    """The resources of a node; None if unknown. `memory_bytes` is the smaller of RAM and the cgroup limit."""
 
     hosts: list[ResolvedHost] = field(default_factory=list)
     memory_bytes: int | None = None

@@ -48,10 +48,7 @@ class FolderState:
 
 
 def folder_state(params: dict[str, Any]) -> FolderState:
-    """Examine `params["path"]` as seen from the job context; nothing is made or written.
-
-    With `params["quota"]` quotas and targets are queried, if the file system has any.
-    """
+    """Examine `params["path"]` in the job context without writing; with `params["quota"]` also quotas and targets."""
     given_path = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     nearest, status, found = _nearest_existing(resolved)
@@ -213,9 +210,7 @@ def parse_lfs_quota(text: str) -> list[Quota]:
 
 
 def _quota(words: list[str]) -> Quota:
-    """Return the quota of the user in these columns: used, soft and hard limit, grace; the same of files without the
-    grace.
-    """
+    """Return the user's quota: used, soft and hard limit, grace; then the same of files, without the grace."""
     used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
     return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
@@ -265,9 +260,7 @@ _TRUE = ("1", "on", "yes", "true")
 
 @dataclass(frozen=True)
 class Scratch:
-    """One such folder. `variable` selected it, and is empty for a default. `instead` is the next usable folder that
-    Python tries for temporary files, empty if there is none.
-    """
+    """One such folder. `variable` selected it (empty: a default). `instead` is Python's next usable choice, if any."""
 
     what: str
     variable: str
@@ -399,9 +392,7 @@ def _alternatives(inside: str) -> list[str] | None:
 
 
 def indexed_files(prefix: str) -> list[str]:
-    """Return the two files of an indexed data set (Megatron-LM's --data-path) with this prefix; empty if there is
-    none.
-    """
+    """Return the two files of an indexed data set (Megatron-LM's --data-path); empty if they do not exist."""
     files = [prefix + ".bin", prefix + ".idx"]
     return files if any(os.path.exists(name) for name in files) else []
 
@@ -535,10 +526,7 @@ class PathState:
 
 
 def path_state(params: dict[str, Any]) -> PathState:
-    """Examine `params["path"]`, relative to the working directory of the job context; `~` and $NAME are expanded.
-
-    Runs in its own child process: a hung network file system makes that one time out, nothing else.
-    """
+    """Examine `params["path"]` of the job context, with `~` and $NAME, in its own process: the mount may hang."""
     given = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given)))
     try:
@@ -718,9 +706,7 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
 
 
 def _newest_checkpoint(folder: str) -> str:
-    """Return the folder of the newest checkpoint below `folder`; empty if `folder` is a checkpoint itself. Raises
-    OSError.
-    """
+    """Return the newest checkpoint below `folder`; empty if `folder` is one itself. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text

@@ -141,9 +141,7 @@ def _memory(reader: _Reader, handle: Any) -> None:
 
 
 def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
-    """Return the number of errors of one kind (0 corrected, 1 uncorrected) since the driver was loaded (0) or in total
-    (1).
-    """
+    """Return the number of errors of a kind (0 corrected, 1 uncorrected) since driver load (0) or in total (1)."""
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
@@ -162,9 +160,7 @@ def _clocks_and_power(reader: _Reader, handle: Any) -> None:
 
 
 def _clock_reasons(reader: _Reader, handle: Any) -> int:
-    """Return the reasons that hold in each of several samples, because a slowdown may appear for a moment at any change
-    (nvml.h).
-    """
+    """Return the reasons that hold in all samples, because any clock change may cause one briefly (nvml.h)."""
     held_bits = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
@@ -250,9 +246,7 @@ def report_pairs(nvml: Any, count: int, send: Send) -> None:
 
 
 def _recovery_action(reader: _Reader, handle: Any) -> int:
-    """Return the action that the driver demands: 0 for none, 1 to reset, 2 to reboot, 3 and 4 to drain (nvml.h,
-    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION). Drivers have it from version 565 on.
-    """
+    """Return the action that the driver (565 or newer) demands: 0 none, 1 reset, 2 reboot, 3 and 4 drain (nvml.h)."""
     field = reader.nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (answer,) = reader.call("nvmlDeviceGetFieldValues", handle, [field])
     if answer.nvmlReturn:

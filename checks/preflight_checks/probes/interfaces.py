@@ -225,11 +225,7 @@ def _mtu(name: str) -> int | None:
 
 @cheap("node", sends_requests=True)
 def route(params: dict[str, Any]) -> Route:
-    """Return the kernel's route to `params["destination"]` (a name or an address). Sends nothing.
-
-    Connecting a datagram socket makes the kernel choose route and source without a packet; the interface comes from
-    netlink, or is the one with the source address if netlink is not available.
-    """
+    """Return the kernel's route to `params["destination"]`, found by connecting a datagram socket; nothing is sent."""
     destination = str(params["destination"])
     found = lookup(destination, float(params.get("limit_s", 3.0)))
     if not found.addresses:
@@ -403,7 +399,7 @@ def carriers(params: dict[str, Any]) -> Carriers:
 
 
 def is_own_interface(name: str) -> bool:
-    """Return whether /sys shows our interface of this name, and not that of another network namespace."""
+    """Return whether /sys shows our interface of this name, not one of another network namespace."""
     return _interface_exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(
         name
     )
@@ -473,9 +469,7 @@ def parse_driver(data: bytes) -> tuple[str, str]:
 
 
 def _effective_setting(name: str, setting: str) -> int | None:
-    """Return the larger of the interface's own value and the value of `all`, which is the one that the kernel
-    applies.
-    """
+    """Return the larger of the interface's own value and that of `all`; the kernel applies this one."""
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -504,9 +498,7 @@ def _policy_rules() -> int | None:
 
 
 def parse_rules(data: bytes) -> tuple[int, bool]:
-    """Return the number of rules in one netlink answer, and whether more answers follow. Raises OSError for a
-    refusal.
-    """
+    """Return the number of rules in a netlink answer, and whether more answers follow. Raises OSError if refused."""
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)

@@ -70,7 +70,6 @@ class _Child:
         self._ended = False
 
     def receive(self) -> bool:
-        """Read the task's output; False at its end."""
         data = os.read(self.fd, 65536)
         self._rest += data
         *lines, self._rest = self._rest.split(b"\n")

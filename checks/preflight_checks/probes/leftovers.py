@@ -97,7 +97,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Lock:
-    """A file with which torch keeps two processes from compiling one extension."""
+    """A lock file by which torch keeps two processes from compiling one extension."""
 
     path: str
     age_s: float
@@ -117,10 +117,7 @@ class Leftovers:
 
 @cheap("node")
 def leftovers(params: dict[str, Any]) -> Leftovers:
-    """Find processes that run one of `params["programs"]` (scripts or modules) or a launcher, and shared memory.
-
-    `params["ports"]` are the job's ports: a process that listens on one of them is reported with it.
-    """
+    """Find processes of `params["programs"]` or a launcher, with listeners on `params["ports"]`, and shared memory."""
     programs = [str(name) for name in params.get("programs", []) if str(name)]
     ports = {int(port) for port in params.get("ports", [])}
     table, hidden = _table()
@@ -223,10 +220,7 @@ def _role(name: str) -> str:
 
 
 def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> tuple[str, str] | None:
-    """Return the kind and the name of a process of a run, from its command line; None for any other process.
-
-    An editor with train.py open is not a trainer: the program must be run by an interpreter.
-    """
+    """Return kind and name of a process that an interpreter runs for a job; None for others, such as editors."""
     first = os.path.basename(words[0])
     if not _is_python(first):
         launcher = LAUNCHERS.get(first)
@@ -430,10 +424,7 @@ Line = Tuple[Optional[float], str]
 
 
 def kernel_log(params: dict[str, Any]) -> KernelLog:
-    """Return the messages since boot, from the journal or else from the kernel's own buffer.
-
-    Raises ProbeUnavailable if neither may be read; an unprivileged user is often denied both.
-    """
+    """Return the messages since boot, from journal or kernel. Raises ProbeUnavailable, often for unprivileged users."""
     reasons: list[ProbeUnavailable] = []
     for read in (_journal, _ring_buffer_log):
         try:
@@ -604,10 +595,7 @@ class SlurmPlans:
 
 
 def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
-    """Query Slurm's controller about all of `params["nodes"]`, from one node.
-
-    Raises ProbeUnavailable if there is no Slurm, or it does not answer.
-    """
+    """Query Slurm's controller about `params["nodes"]`. Raises ProbeUnavailable without Slurm or an answer."""
     import shutil
 
     if shutil.which("scontrol", path=os.environ.get("PATH", "") + ":/usr/bin:/opt/slurm/bin") is None:
@@ -623,7 +611,7 @@ def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
 
 
 def parse_slurm_nodes(text: str) -> list[SlurmNode]:
-    """Parse `scontrol show node -o`: the nodes whose state is more than in use or idle."""
+    """Return the nodes in the output of `scontrol show node -o` that are neither idle nor in use."""
     nodes: list[SlurmNode] = []
     for line in text.splitlines():
         name, state = re.search(r"\bNodeName=(\S+)", line), re.search(r"\bState=(\S+)", line)
@@ -666,10 +654,7 @@ class CloudEvents:
 
 
 def cloud_events(params: dict[str, Any]) -> CloudEvents:
-    """Query the metadata service of this machine's cloud. Runs only with the user's consent.
-
-    Raises ProbeUnavailable for a machine of no known cloud, or without an answer.
-    """
+    """Query the cloud's metadata service, with the user's consent. Raises ProbeUnavailable without an answer."""
     cloud = detect_cloud(DMI)
     if not cloud:
         raise ProbeUnavailable("missing", "the firmware identifies no cloud with known events")

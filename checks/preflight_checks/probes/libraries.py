@@ -28,9 +28,7 @@ _MAX_ENTRIES = 4096
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section. `rpath` is searched before LD_LIBRARY_PATH, `runpath` after it; with a runpath the rpath
-    does not count (ld.so(8)).
-    """
+    """The dynamic section. With a `runpath`, searched after LD_LIBRARY_PATH, the `rpath` does not count (ld.so(8))."""
 
     needed: list[str] = field(default_factory=list)
     rpath: list[str] = field(default_factory=list)
@@ -123,9 +121,7 @@ def loader_cache() -> dict[str, str]:
 
 
 def locate(name: str, user: Dynamic | None) -> LibraryLookup:
-    """Return the file that the loader uses for `name` when a library with the dynamic section `user` needs it; with
-    None, when a program opens it by name.
-    """
+    """Return the file that the loader uses for `name`, for the library with the section `user` or for a program."""
     steps: list[tuple[str, list[str]]] = []
     if user is not None and user.rpath and not user.runpath:
         steps.append(("the RPATH of the library that needs it", user.rpath))
@@ -214,9 +210,7 @@ DRIVER = "libcuda.so.1"
 
 
 def driver_version(path: str) -> str:
-    """Return the driver's version in the name of one of its libraries; empty for names with another count (`.so.1.1`,
-    which WSL and Jetson have).
-    """
+    """Return the driver's version in a library's name; empty for names such as `.so.1.1` (WSL, Jetson)."""
     version = version_in_name(path)
     return version if version and int(version.split(".")[0]) >= 100 else ""
 

@@ -213,7 +213,7 @@ class Mount:
 
     @property
     def no_programs(self) -> bool:
-        """Return whether programs and libraries cannot be run from there."""
+        """Return whether programs and libraries on this mount cannot be run."""
         return "noexec" in self.options.split(",")
 
 
@@ -337,9 +337,7 @@ def _affinity() -> list[int]:
 
 
 def _is_exempt() -> bool:
-    """Return whether the kernel lets this user start processes beyond the limit, because the user is root or has the
-    capability.
-    """
+    """Return whether this user may exceed the limit of processes, by being root or by a capability."""
     if os.getuid() == 0:
         return True
     for line in read_text(PROC + "/self/status").splitlines():
@@ -400,10 +398,7 @@ class KernelSettings:
 
 @cheap("node")
 def kernel_settings(params: dict[str, Any]) -> KernelSettings:
-    """Read the kernel's settings from its own files; no tool is run.
-
-    Raises ProbeUnavailable if there are none.
-    """
+    """Read the kernel's settings from its own files. Raises ProbeUnavailable if there are none."""
     values, unread = read(ROOT)
     if not values:
         raise ProbeUnavailable("missing", f"the kernel shows no settings below {ROOT}")
@@ -488,9 +483,7 @@ class Folder:
             return []
 
     def setting(self, name: str) -> str | None:
-        """Return the content of a file, with words separated by one blank; None if it is write-only, because writing
-        starts an action.
-        """
+        """Return the content of a file with single blanks; None if it is write-only, because writing is an action."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:

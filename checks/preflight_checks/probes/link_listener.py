@@ -194,7 +194,6 @@ class _Server:
         self.udp_port = datagrams.getsockname()[1] if datagrams is not None else 0
 
     def serve(self, listeners: list[socket.socket], deadline: float) -> None:
-        """Accept connections until the deadline."""
         if self._datagrams is not None:
             threading.Thread(target=self._count, args=(self._datagrams,), daemon=True).start()
         while True:
@@ -299,7 +298,7 @@ class _Server:
         return self._transfers.get(id, {})
 
     def _count(self, datagrams: socket.socket) -> None:
-        """Count arriving datagrams by train, and those that this socket had no room for."""
+        """Count arriving datagrams by train, and those that this socket dropped."""
         while True:
             try:
                 data, extra, _, source = datagrams.recvmsg(65536, OVERFLOW_BYTES)
@@ -315,10 +314,7 @@ class _Server:
             train.arrived += 1
 
     def _send_train(self, id: bytes, words: dict[str, Any]) -> tuple[int, int]:
-        """Send a train back to the origin of the train with this id; return the number of datagrams and their size.
-
-        Without a size each datagram fills one frame of the path MTU that this kernel knows.
-        """
+        """Send a train back to the origin of train `id`; return count and size of datagrams (default: path MTU)."""
         train = self._trains.get(id)
         if train is None or self._datagrams is None:
             return 0, 0
@@ -331,7 +327,7 @@ class _Server:
 
 
 def enable_overflow_counter(datagrams: socket.socket) -> None:
-    """Make the kernel count, in each datagram, those that the socket had no room for (SO_RXQ_OVFL of socket(7))."""
+    """Make the kernel report, with each datagram, how many the socket has dropped (SO_RXQ_OVFL of socket(7))."""
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:
@@ -356,9 +352,7 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Configure a socket to send every datagram whole (DF) and as large as the interface allows, whatever the known
-    path MTU is.
-    """
+    """Make a socket send datagrams whole (DF), up to the interface's size, whatever path MTU is known."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -367,10 +361,7 @@ def forbid_fragmentation(datagrams: socket.socket) -> None:
 
 
 def largest_datagram(connected: socket.socket, address: str) -> int:
-    """Return the largest datagram to the connected end that fits into one frame; 0 if the kernel does not report it.
-
-    IP_MTU and IPV6_MTU (ip(7), ipv6(7)) give the MTU of the route, less the headers of IP and UDP.
-    """
+    """Return the largest datagram that fits into one frame, from IP_MTU or IPV6_MTU; 0 if unknown."""
     mapped = plain_address(address)
     headers, (level, option) = (48, (socket.IPPROTO_IPV6, 24)) if ":" in mapped else (28, (socket.IPPROTO_IP, 14))
     try:
@@ -380,9 +371,7 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or, without one, to the connected end. Returns
-    the number of datagrams that were sent.
-    """
+    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected end; return their number."""
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
     started_at, sent = time.monotonic(), 0
@@ -439,9 +428,7 @@ def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> di
 
 
 def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Send until all data is sent or time runs out; return the number of bytes that the kernel accepted, and the
-    duration.
-    """
+    """Send until all data is sent or time runs out; return the bytes that the kernel accepted, and the duration."""
     buffer = memoryview(bytearray(CHUNK))
     moved, began = 0, time.monotonic()
     while moved < max_bytes and time.monotonic() < until:
@@ -455,9 +442,7 @@ def _send(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, flo
 
 
 def _receive_bulk(stream: socket.socket, max_bytes: int, until: float) -> tuple[int, float]:
-    """Receive until the end of the data, or until shortly after `until`; return the number of bytes between the first
-    and the last piece, and the duration.
-    """
+    """Receive until the end or shortly after `until`; return bytes and duration from the first to the last piece."""
     buffer = memoryview(bytearray(CHUNK))
     moved_bytes, first, last = 0, 0.0, 0.0
     while time.monotonic() < until + LATER_S:

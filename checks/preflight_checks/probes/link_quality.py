@@ -155,7 +155,6 @@ class _Link:
         self._control = self._connect()
 
     def close(self) -> None:
-        """Close the control connection."""
         self._control.close()
 
     def _connect(self) -> socket.socket:
@@ -255,12 +254,12 @@ class _Link:
             answer = command(self._control, count=self._train, gap_s=GAP_S, size=64, **words)
             came = counting.final_count(int(answer["sent"]))
             full_answer = command(self._control, count=_FULL_FRAMES, gap_s=0.001, size=0, **words)
-            full_came = counting.final_count(int(answer["sent"]) + _FULL_FRAMES) - came
+            full_arrived = counting.final_count(int(answer["sent"]) + _FULL_FRAMES) - came
             counting.stop()
             no_room = counting.overflown + dropped_by_kernel() - dropped
         frame = int(full_answer["size"]) if came else 0
         return out, Direction(
-            sent=int(answer["sent"]), arrived=came, no_room=no_room, frame_bytes=frame, frames_arrived=full_came
+            sent=int(answer["sent"]), arrived=came, no_room=no_room, frame_bytes=frame, frames_arrived=full_arrived
         )
 
     def _request_arrivals(self, id: bytes, sent: int) -> dict[str, Any]:
@@ -362,7 +361,6 @@ class _Counting:
         return self._count
 
     def stop(self) -> None:
-        """Stop counting."""
         self._over = True
         self._thread.join(1.0)
 

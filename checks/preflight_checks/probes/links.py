@@ -47,10 +47,7 @@ _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans"
 
 
 def receive(stream: socket.socket, size: int, ends: float | None = None) -> bytes:
-    """Receive exactly `size` bytes, all of them by `ends` if given.
-
-    Raises EOFError when the other side closes before, OSError (its timeout among them) as the socket does.
-    """
+    """Receive exactly `size` bytes by `ends`. Raises EOFError at an early end, OSError as the socket does."""
     data = bytearray()
     while len(data) < size:
         if ends is not None:
@@ -171,10 +168,7 @@ def load() -> Load:
 
 
 def waited_s() -> float | None:
-    """Return how long this thread was ready to run and had no processor; None if the kernel does not count it.
-
-    The second number of schedstat (Documentation/scheduler/sched-stats), in nanoseconds.
-    """
+    """Return how long this thread waited for a processor, from schedstat (nanoseconds); None if not counted."""
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
@@ -251,7 +245,7 @@ def dial(params: dict[str, Any]) -> Dialled:
     `params["listening"]` holds for each peer what its `listen` emitted, `params["unheard"]` why another has none. A
     target with `spread` connects to all of the peer's ports across its ephemeral range, and fails if one fails. A
     target may have `knock`, an id that is sent by datagram if no connection is answered, and `after_s`, the delay
-    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds look-up and connection,
+    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds lookup and connection,
     `bulk_s` (2.5) the messages after the greeting, `budget_s` (6.0) everything together;
     `bulk_bytes` is the large message (64 KiB; 0 sends nothing after the greeting).
     """
@@ -384,9 +378,7 @@ class _Dialling:
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
     def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
-        """Return the size of the largest acknowledged message and of the first lost one; 0 for the latter if no message
-        is lost because of its size.
-        """
+        """Return the sizes of the largest acknowledged and the first lost message; 0 if none was lost for its size."""
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
             return arrived, 0
@@ -477,9 +469,7 @@ class _Attempt:
         )
 
     def connect(self, addresses: list[str], port: int, until: float) -> socket.socket | None:
-        """Return a connection to the first address that accepts one; None if none does, with the most informative
-        failure.
-        """
+        """Connect to the first address that accepts; None if none does, with the most informative failure."""
         failures: list[tuple[str, str, str]] = []
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))
@@ -522,7 +512,6 @@ class _Attempt:
         return False
 
     def note(self, stream: socket.socket) -> None:
-        """Store the kernel's data about the connection."""
         known = tcp_info(stream)
         self.mss, self.path_mtu = known.get("snd_mss", 0), known.get("pmtu", 0)
 

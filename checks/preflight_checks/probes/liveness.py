@@ -44,9 +44,7 @@ def network_mounts(params: dict[str, Any]) -> list[Liveness]:
 
 
 def is_network(mount: Mount) -> bool:
-    """Return whether the mount depends on a server. A file system that is only mounted on access (autofs) is
-    left alone.
-    """
+    """Return whether the mount depends on a server. An autofs mount is left alone."""
     return mount.kind in SHARED or mount.kind == "fuse" or mount.kind.startswith("fuse.")
 
 

@@ -163,9 +163,7 @@ def numa_nodes(sys: str) -> list[NumaNode]:
 
 
 def governors(sys: str) -> dict[str, int]:
-    """Return the number of CPUs under each governor of clock frequencies; empty if the system does not control
-    frequencies.
-    """
+    """Return the number of CPUs under each frequency governor; empty if frequencies are not controlled."""
     folder = sys + "/devices/system/cpu"
     names = [name for name in list_folder(folder) if name.startswith("cpu") and name[3:].isdecimal()][:_MAX_CPUS]
     texts = (read_text(f"{folder}/{name}/cpufreq/scaling_governor") for name in names)
@@ -314,10 +312,7 @@ def clock(params: dict[str, Any]) -> Clock:
 
 
 def is_synchronised() -> bool:
-    """Return whether the kernel considers the clock synchronised, from adjtimex(2).
-
-    Raises OSError if the kernel may not be queried (as in containers), or has another layout.
-    """
+    """Return whether adjtimex(2) reports a synchronised clock. Raises OSError if that may not be queried."""
     if struct.calcsize("P") != 8:
         raise OSError(0, "the clock's state is only read on 64-bit systems")
     library = ctypes.CDLL(None, use_errno=True)

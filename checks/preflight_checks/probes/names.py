@@ -51,11 +51,7 @@ class Lookups:
 
 @cheap("node", sends_requests=True)
 def resolve(params: dict[str, Any]) -> Lookup:
-    """Look up `params["name"]`, or the node's own name when it is empty or missing.
-
-    The lookup runs in a thread and is abandoned after `params["limit_s"]` seconds (3 by default), because a resolver
-    cannot be interrupted; the answer `timeout` is an observation, not a failure to observe.
-    """
+    """Look up `params["name"]` (default: own name) in a thread abandoned after `params["limit_s"]` seconds (3)."""
     name = str(params.get("name") or "")
     own = not name
     if own:
@@ -133,9 +129,7 @@ def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
 
 
 def run_within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
-    """Return the result of `read`, or `otherwise` if it is late; `read` then continues in a thread that nothing waits
-    for.
-    """
+    """Return the result of `read`, or `otherwise` if it is late; `read` then continues in an abandoned thread."""
     found: list[T] = []
     thread = threading.Thread(target=lambda: found.append(read()), daemon=True)
     thread.start()

@@ -47,9 +47,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbour table and the cards of a node. `answers` holds the responders for each requested address;
-    `not_asked` is why no requests could be sent.
-    """
+    """The neighbours and cards of a node. `answers` holds the responders by address, `not_asked` the problem."""
 
     table: list[Neighbour] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
@@ -58,10 +56,7 @@ class Neighbours:
 
 
 def neighbours(params: dict[str, Any]) -> Neighbours:
-    """Return the table and, if permitted, the responders for each of `params["ask"]` (IPv4 addresses).
-
-    Raises ProbeUnavailable if the kernel provides no table.
-    """
+    """Return the neighbours and who answers for `params["ask"]`. Raises ProbeUnavailable without a table."""
     cards = [
         Card(item.name, hardware, [address.address for address in item.addresses])
         for item in interfaces({}).interfaces
@@ -114,9 +109,7 @@ def _table() -> list[Neighbour]:
 
 
 def parse_neighbours(data: bytes) -> tuple[list[tuple[int, str, str]], bool]:
-    """Parse an answer of netlink: interface index, address and hardware address of each resolved entry, and whether it
-    is the last answer.
-    """
+    """Parse netlink's answer: interface index and both addresses of each entry, and whether it is the last answer."""
     entries: list[tuple[int, str, str]] = []
     at = 0
     while at + 16 <= len(data):
@@ -163,9 +156,7 @@ def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -
 
 
 def _request(name: str, hardware: str, own_address: str, wanted: list[str]) -> dict[str, list[str]]:
-    """Send an ARP request for each of these addresses on one interface, and return all machines that respond to
-    each.
-    """
+    """Send an ARP request for each of these addresses on one interface; return all machines that respond to each."""
     replies: dict[str, list[str]] = {address: [] for address in wanted}
     me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own_address)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:

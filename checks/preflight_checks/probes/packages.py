@@ -98,9 +98,7 @@ class Importable:
 
 @cheap("packages")
 def importable(params: dict[str, Any]) -> Importable:
-    """Look for the top-level packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job
-    context.
-    """
+    """Look for packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job context."""
     beside = [os.path.dirname(os.path.abspath(str(script))) for script in params.get("scripts", [])]
     names: list[str] = []
     missing: dict[str, str] = {}
@@ -182,11 +180,7 @@ class Installed:
 
 @cheap("packages")
 def installed(params: dict[str, Any]) -> Installed:
-    """Return the distributions of this interpreter. Run it in the job context.
-
-    With `params["only"]`, patterns of names, the others only enter the digest: with thousands of nodes full lists would
-    be most of a recording.
-    """
+    """Return the distributions in the job context; with `params["only"]`, others enter only the digest."""
     version_by_name: dict[str, str] = {}
     twice: dict[str, list[str]] = {}
     sources: dict[str, Source] = {}
@@ -260,9 +254,7 @@ def _source(folder: str) -> Source | None:
 
 
 def commit_of(folder: str) -> str:
-    """Return the commit that is checked out in `folder` or above it, read from .git without running git; empty if there
-    is no checkout.
-    """
+    """Return the commit checked out in `folder` or above it, read from .git; empty if there is no checkout."""
     here = os.path.abspath(folder)
     while True:
         git = os.path.join(here, ".git")

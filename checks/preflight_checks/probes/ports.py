@@ -35,9 +35,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class PortState:
-    """The state of one port. `problem` is empty if it could be bound; otherwise `in-use`, `not-local`, `denied` or
-    `other`.
-    """
+    """The state of a port. `problem` is empty if it could be bound, else `in-use`, `not-local`, `denied` or `other`."""
 
     port: int
     host: str = ""
@@ -82,10 +80,7 @@ def bind(host: str, port: int) -> None:
 
 
 def is_vacant(port: int) -> bool:
-    """Return whether certainly nothing listens on the port, at any address.
-
-    It is bound and released without listening, so that a concurrent attempt of another process does not fail.
-    """
+    """Return whether nothing listens on the port; it is bound without listening, to disturb no other process."""
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as taker:
@@ -228,10 +223,7 @@ class FreePorts:
 
 @cheap("node")
 def free_ports(params: dict[str, Any]) -> FreePorts:
-    """Return `params["count"]` free ports, or fewer if not enough are found; each is bound briefly.
-
-    Raises ProbeUnavailable if none is found.
-    """
+    """Return up to `params["count"]` free ports, each bound briefly. Raises ProbeUnavailable if none is found."""
     count = int(params["count"])
     known = candidates(visible_network())
     ports: list[int] = []
@@ -249,9 +241,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Return ports below the ephemeral range; if these are few, all ports outside it, else all ports. Reserved ports
-    are left out.
-    """
+    """Return unreserved ports below the ephemeral range; if these are few, all ports outside it, else all ports."""
     kept = set(parse_port_list(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1

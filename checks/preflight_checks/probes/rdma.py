@@ -136,7 +136,6 @@ def _device(name: str) -> RdmaDevice:
 
 
 def _link_target(link: str) -> str:
-    """Return the name of a link's target; empty if there is none."""
     return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 
@@ -234,10 +233,7 @@ DRIVER = "/proc/driver/nvidia/version"
 
 @dataclass(frozen=True)
 class GpuDirect:
-    """`driver` is empty if no NVIDIA driver is loaded; `open_modules` is whether it is the open variant.
-
-    `peer_memory` is the path of the module that NCCL would find; empty if none is loaded.
-    """
+    """The NVIDIA driver (empty if not loaded; `open_modules`: its open variant) and NCCL's `peer_memory` module."""
 
     driver: str = ""
     open_modules: bool = False
@@ -281,10 +277,7 @@ _NOT_CONNECTED = (
 
 @dataclass(frozen=True)
 class RailSpeed:
-    """One pair of ports. `gbps` is the average of the writes in Gbit/s, `latency_us` that of small ones (of one pair).
-
-    `problem` is the reason if there are no figures.
-    """
+    """A pair of ports: the average Gbit/s of writes, the latency of small ones, and the problem without figures."""
 
     device: str
     port: int
@@ -374,8 +367,8 @@ def _run(
     if figure is not None and ran.exit_code == 0:
         return figure, ""
     lines = [line.strip() for line in (ran.error + "\n" + ran.output).splitlines() if line.strip(" -")]
-    said = next((line for line in lines if any(mark in line for mark in _NOT_CONNECTED)), lines[-1] if lines else "")
-    return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, said[:200] or "no output")
+    message = next((line for line in lines if any(mark in line for mark in _NOT_CONNECTED)), lines[-1] if lines else "")
+    return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, message[:200] or "no output")
 
 
 def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
@@ -385,11 +378,7 @@ def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
 
 
 def serve(words: dict[str, Any]) -> dict[str, Any]:
-    """Start the waiting process of one run, for the listener; return the port on which the process listens, or an
-    error.
-
-    The process ends by itself after the run, and is killed after `SERVE_S`.
-    """
+    """Start the listener's process for a run, which ends by itself or after `SERVE_S`; return its port or an error."""
     name, device = str(words["tool"]), str(words["device"])
     if name not in _OPTIONS or not _NAME.fullmatch(device):
         return {"error": "unknown tool or device"}

@@ -1,8 +1,4 @@
-"""The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it.
-
-The CUDA, cuDNN and NCCL versions and architectures of a framework's build, the files that the loader uses for them, the
-user-space driver, and the compiler that would build kernels at start. Run it in the job context.
-"""
+"""The software between the job's script and its GPUs, as the ranks' interpreter would load it, without importing it."""
 
 from __future__ import annotations
 
@@ -158,9 +154,7 @@ def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLoo
 
 
 def _toolkit() -> Toolkit | None:
-    """Return the CUDA compiler, searched for as torch.utils.cpp_extension does: CUDA_HOME, CUDA_PATH, nvcc on PATH,
-    /usr/local/cuda.
-    """
+    """Return the CUDA compiler, searched for as torch does: CUDA_HOME, CUDA_PATH, nvcc on PATH, /usr/local/cuda."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or ""
     if not home:
         nvcc = shutil.which("nvcc")
@@ -211,7 +205,7 @@ def _horovod() -> HorovodBuild | None:
 
 
 def marks(path: str, wanted: dict[bytes, str]) -> list[str]:
-    """Return the names of those of the `wanted` byte strings that a file contains."""
+    """Return the names of the `wanted` byte strings that a file contains."""
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return sorted(name for mark, name in wanted.items() if data.find(mark) >= 0)

@@ -18,10 +18,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ReadCost:
-    """The time that reading a part of a package took. `cut` is whether time ran out before all of the part was read.
-
-    `load_per_core` is the load average of the last minute over the cores, None if unknown.
-    """
+    """The time to read a part of a package (`cut`: out of time), and the last minute's load per core, if known."""
 
     package: str
     folder: str
@@ -32,11 +29,7 @@ class ReadCost:
 
 
 def read_cost(params: dict[str, Any]) -> ReadCost:
-    """Read the modules and some of the libraries of the first of `params["packages"]` that is installed.
-
-    Nothing is imported: an import costs seconds of CPU time on every node, and the speed of reading files is what
-    differs between nodes.
-    """
+    """Read modules and libraries of the first installed of `params["packages"]`; importing would take seconds."""
     for name in params["packages"]:
         folder = built.package(str(name))
         if folder:

@@ -54,11 +54,7 @@ def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The job's possible use of RDMA.
-
-    `requested_by` names what requests it, in words; empty if it is merely used when available. `strict`: the job does
-    not start without it.
-    """
+    """The job's use of RDMA: what requests it (empty: only if available), and whether it fails without it."""
 
     claims: tuple[Claim, ...]
     requested_by: str = ""

@@ -328,10 +328,7 @@ def address(gid: Gid) -> str:
 
 
 def automatic_gid(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
-    """Return the GID that NCCL 2.21 and later choose: a valid one of the family, preferably of the version.
-
-    The search starts at index 0 and moves on to later entries that fit better (ncclIbGetGidIndex).
-    """
+    """Return the GID that NCCL 2.21 and later choose: of the family, preferably of the version (ncclIbGetGidIndex)."""
     valid = [gid for gid in gids if family(gid) == wanted_family]
     for gid in valid:
         if gid.version == version:

@@ -138,9 +138,7 @@ def _exchanging_s(window: Window) -> float | None:
 
 
 def _waited_share(report: RankReport) -> float:
-    """Return the share of time that the rank waited for a processor used by others, in the window where it is
-    smaller.
-    """
+    """Return the share of time that the rank waited for a busy processor, in the window where it is smaller."""
     return min((w.waited or 0.0) - (w.held_back or 0.0) for w in report.windows)
 
 
@@ -514,9 +512,7 @@ def _node_fabric(job: Job, facts: Facts) -> Fabric:
 
 
 def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """Return the ports in NCCL's log as the fabric, by the rate that each port reports. Each rank uses one port, so at
-    most one port per rank counts.
-    """
+    """Return the ports in NCCL's log as the fabric, at their reported rates; each rank uses at most one port."""
     ports = ports_by_node(job, facts)
     limits: list[tuple[float, str, str]] = []
     for node in nodes:

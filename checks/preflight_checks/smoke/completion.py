@@ -146,9 +146,7 @@ def _fault_verdict(job: Job, fleet: Fleet, facts: Facts, run: GroupRun, applied:
 
 
 def _replacement_verdict(run: ServerRun, applied: AppliedFault, at_s: float, began: str) -> Verdict:
-    """Return the verdict for a run with a backup worker: the run does not name a lost worker, but continues
-    without it.
-    """
+    """Return the verdict for a run that continues with a backup worker and does not name the lost worker."""
     replacements = [
         e for e in run.events if e.data.get("event") == rank_events.REPLACED and e.data.get("worker") == applied.rank
     ]
@@ -193,9 +191,7 @@ def _delay_evidence(run: GroupRun, applied: AppliedFault) -> str:
 
 
 def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
-    """Return how often each rank was the last to enter a collective, at least this many seconds after the previous
-    rank.
-    """
+    """Return how often each rank entered a collective last, at least this many seconds after the previous rank."""
     entry_times: dict[int, dict[str, float]] = {}
     for event in run.events:
         number = event.data.get("collective")
@@ -210,9 +206,7 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
-    """Return, in words, how long others waited for the fault's target; empty if the waiting times do not show the
-    delay.
-    """
+    """Return, in words, how long others waited for the fault's target; empty if that does not show the delay."""
     if applied.role == "worker":
         waited_s: dict[int, float] = {}
         for _, server in run.servers:
@@ -250,10 +244,7 @@ def _group_name(job: Job, nodes: Group) -> str:
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
-    """Return the nodes of uncertain culprits (empty if there are none), or None if no trial is needed.
-
-    A rank that died, was stopped or never started is certain; one that waits may wait because of its link to another.
-    """
+    """Return the nodes of uncertain culprits, which may only wait for others; None if no trial is needed."""
     culprit = run.culprit
     if culprit is None or culprit.kind != "stuck":
         return None

@@ -213,9 +213,9 @@ def _excuse(item: RankGpu, shortfalls: Sequence[Shortfall]) -> str:
     if gpu.in_use:
         used = max(gpu.before.utilization_percent or 0, gpu.after.utilization_percent or 0)
         others = gpu.before.processes or gpu.after.processes or 0
-        whom = f"{others} other {'process' if others == 1 else 'processes'}" if others else "another program"
+        who = f"{others} other {'process' if others == 1 else 'processes'}" if others else "another program"
         return (
-            f"the GPU was in use by {whom} ({used} % busy while this rank did nothing), so the figures show what was "
+            f"the GPU was in use by {who} ({used} % busy while this rank did nothing), so the figures show what was "
             f"left of it: {figures}"
         )
     if gpu.before.utilization_percent is None and gpu.after.utilization_percent is None:

@@ -55,10 +55,7 @@ _MICROBATCHES = ("pipeline_micro_batches", "gradient_accumulation_steps")
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """Stages and microbatches of the pipeline in a smoke run. `reason` says why the run has no pipeline, for display.
-
-    The schedule is 1F1B, the default of Megatron-LM, DeepSpeed and Fleet.
-    """
+    """Stages and microbatches of the pipeline, or the reason for none. The schedule is 1F1B, as in Megatron-LM."""
 
     stages: int = 0
     microbatches: int = MAX_MICROBATCHES
@@ -102,11 +99,7 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
-    """The endpoint where the ranks meet, and its origin.
-
-    `source` says, for display, whether the endpoint is the job's own or a substitute. With `any_port`, each run picks a
-    new free port.
-    """
+    """Where the ranks meet, and whether that is the job's own; with `any_port`, each run picks a free port."""
 
     host: str
     port: int

@@ -48,11 +48,7 @@ class AppliedFault:
 def with_injected_fault(
     requests: Sequence[Request], fault: InjectedFault | None, roles: Sequence[str]
 ) -> Iterator[Request]:
-    """Yield the requests of a run, with the fault injected into its target.
-
-    Args:
-        roles: the kind of process that each request starts.
-    """
+    """Yield the requests of a run (with their `roles`), with the fault injected into its target."""
     number = _target_index(fault, roles) if fault is not None else None
     for place, request in enumerate(requests):
         if fault is None or place != number:
@@ -96,10 +92,7 @@ def _reports(event: EventRecord, key: str) -> bool:
 
 
 def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
-    """Decorate a check so that findings caused by an injected fault of these kinds become information.
-
-    With `kill`, `stop` and `delay`, only findings about the target's node do.
-    """
+    """Make findings by these injected faults informational; `kill`, `stop`, `delay` only on the target's node."""
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)
@@ -184,11 +177,7 @@ def _min_cores(fleet: Fleet, facts: Facts) -> int | None:
 
 
 def gpus_on(facts: Facts, node: str) -> int:
-    """Return the number of GPUs on `node` that the ranks' framework can use.
-
-    These are working GPUs, if torch, or paddle without torch, was built for them: with CUDA for NVIDIA's, with ROCm for
-    AMD's.
-    """
+    """Return the number of working GPUs on `node` for which the ranks' framework was built (CUDA or ROCm)."""
     seen, installed = facts.of(gpus, node), facts.of(packages, node)
     if not isinstance(seen, Observed) or not isinstance(installed, Observed):
         return 0
@@ -324,10 +313,7 @@ class Framework:
 
 
 def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
-    """Return the framework of all processes: paddle if the job trains with paddle and any node has it.
-
-    On a node without paddle, the process then fails and names the node, as in the job.
-    """
+    """Return the framework of all processes: paddle if the job trains with it and any node has it."""
     options = fleet.smoke_options
     if not trains_with_paddle(job):
         return Framework()

@@ -293,9 +293,7 @@ def _suspects(mismatches: Sequence[tuple[str, Mismatch]], nodes: dict[int, str])
 
 
 def _sender(mismatch: Mismatch, ranks: int) -> int | None:
-    """Return the rank that sent the first wrong element; None if elements of several ranks are combined or
-    forwarded.
-    """
+    """Return the rank that sent the first wrong element; None if ranks combine or forward elements."""
     if not mismatch.operation.startswith("all_to_all") or mismatch.elements % ranks:
         return None
     sender = mismatch.index * ranks // mismatch.elements if mismatch.elements else -1
@@ -371,9 +369,7 @@ def _training_faults(run: SmokeRun, processors: Mapping[str, str]) -> Iterator[V
 def _disagreement_verdicts(
     run: SmokeRun, owners: Mapping[int, str], digests: Mapping[int, str], processors: Mapping[str, str]
 ) -> Iterator[Verdict]:
-    """Yield the verdict on different weights. A node is named only if it differs from a majority, and rounding may be
-    the cause.
-    """
+    """Yield the verdict on different weights. A node is named only if it differs from a majority."""
     trainer = run.reports[0][1].trainer
     common, most = Counter(digests.values()).most_common(1)[0]
     has_majority = 2 * most > len(digests)
@@ -421,9 +417,7 @@ def _disagreement_verdicts(
 
 
 def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
-    """Return the instruction sets of the ranks, such as `AVX2 on node0, DEFAULT on node1`, if they differ; else
-    empty.
-    """
+    """Return the ranks' instruction sets if they differ, such as `AVX2 on node0, DEFAULT on node1`; else empty."""
     for kind_of in (
         lambda node, report: report.cpu_capability,
         lambda node, report: report.device,

@@ -358,9 +358,7 @@ def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) 
 
 
 def _suspects(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """Return the node of the worker with wrong pushes, if all mismatches agree on one; else the nodes that see the
-    fault.
-    """
+    """Return the node of the worker with wrong pushes if all mismatches agree; else the nodes that see the fault."""
     culprit = {int(worker) for _, _, mismatch in mismatches for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
@@ -383,9 +381,7 @@ def _evidence(subject: str, node: str, mismatch: Mismatch) -> Evidence:
 
 
 def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, str] | None:
-    """Return a worker whose digest differs from that of the majority, its node, its digest and the common digest; None
-    if all digests are equal.
-    """
+    """Return a worker with another digest than the majority, its node and both digests; None if all are equal."""
     counts = Counter(digest for _, digest in digests.values())
     if len(counts) < 2:
         return None
@@ -564,10 +560,7 @@ UNEVEN = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The bytes that one server moved, and its shares of all bytes and of all parameters.
-
-    `uneven`: it moved far more than its share of the parameters explains.
-    """
+    """The bytes of a server and its shares; `uneven`: far more than its share of the parameters explains."""
 
     index: int
     node: str
@@ -677,10 +670,7 @@ SLOW_FACTOR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The communication of one step: the median over the steps of the slowest worker, and the bytes of the model.
-
-    `job_s` is the time of a step with the job's own sizes, at the same rate.
-    """
+    """A step's communication: median of its slowest worker, bytes of the model, and `job_s` at the job's sizes."""
 
     node: str
     seconds: float
@@ -786,9 +776,7 @@ def _not_judged(run: ServerRun, fleet: Fleet, facts: Facts) -> str:
 
 
 def _bytes_of_a_step(run: ServerRun) -> Mapping[str, int]:
-    """Return the bytes that each node sends, or receives, in one step: servers for all workers, and workers for all
-    servers.
-    """
+    """Return the bytes that each node sends, or receives, in one step, for all servers and workers on it."""
     found: Counter[str] = Counter()
     whole = sum(report.dense_bytes for _, report in run.servers)
     for node, report in run.servers:

@@ -146,7 +146,7 @@ def _number(text: str) -> int | str:
 def _listed_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
     """Return one process per list entry, or as many as the numbers state, with its launch line's settings if any."""
     lines = list(_lines(job))
-    listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _hosts_of_old(job)
+    listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _cluster_train_hosts(job)
     servers = len(listed) or _count(job, "ps_servers") or _lines_of(lines, SERVER)
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
@@ -177,10 +177,10 @@ def _servers_of(job: Job) -> tuple[str, ...]:
     if listed:
         return _add_ports(listed, SERVER_PORT)
     port = _count(job, "pserver_port") or OLD_SERVER_PORT
-    return _add_ports(_first_list(job, "pserver_hosts") or _hosts_of_old(job), port)
+    return _add_ports(_first_list(job, "pserver_hosts") or _cluster_train_hosts(job), port)
 
 
-def _hosts_of_old(job: Job) -> tuple[str, ...]:
+def _cluster_train_hosts(job: Job) -> tuple[str, ...]:
     """Return the hosts of cluster_train, each of which gets a server and a trainer."""
     return _first_list(job, "hosts") if job.about("cluster_hosts") else ()
 
@@ -225,7 +225,6 @@ class _Line:
 
 
 def _lines(job: Job) -> Iterator[_Line]:
-    """Yield the launch lines that start one server or one worker each."""
     for scope in scopes(job):
         role = known_text(job, "ps_role", scope)
         if role is not None and job.value("ps_mode", scope) == Known(True):
@@ -238,9 +237,7 @@ def _lines_of(lines: Sequence[_Line], kind: str) -> int:
 
 
 def _add_launch_lines(job: Job, members: Sequence[Process], lines: Sequence[_Line]) -> list[Process]:
-    """Return the processes with the settings of their launch lines. A line without a matching process adds a
-    process.
-    """
+    """Return the processes with the settings of their launch lines; an unmatched line adds a process."""
     result = list(members)
     used: set[int] = set()
     for line in lines:
@@ -485,10 +482,7 @@ COPIES = 8
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """The job's parameters as used in the run: the first dimension of each is divided by `divisor`.
-
-    `stated_bytes` is the size of the job's own dense parameters, all of which each step pushes and pulls.
-    """
+    """The job's parameters, first dimensions divided by `divisor`; `stated_bytes` is their undivided size."""
 
     dense: tuple[tuple[int, ...], ...]
     tables: tuple[tuple[int, int], ...]
@@ -719,10 +713,7 @@ def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
 
 
 def _devices(job: Job, fleet: Fleet, process: Process, members: tuple[Process, ...], facts: Facts) -> dict[str, object]:
-    """Return a process's devices, and its index among those of its kind on its node, which take GPUs in turn.
-
-    Each process counts the GPUs that it sees, because a launcher may show it only its own.
-    """
+    """Return a process's devices, and its index among its kind on the node; they take the GPUs they see in turn."""
     node = process.node.name
     colocated = [other for other in members if other.node == process.node and _is_server(other) == _is_server(process)]
     return {

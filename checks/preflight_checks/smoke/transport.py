@@ -40,10 +40,7 @@ FASTER_CARD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """The interfaces and RDMA ports that carried a node's bytes in one direction, with the bytes; without loopback.
-
-    A bond and its members, a VLAN and its card all count the same bytes, so there may be several.
-    """
+    """What carried a node's bytes in one direction; a bond and its members may count the same bytes."""
 
     direction: str
     interfaces: dict[str, int]
@@ -51,9 +48,7 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """Return the carriers that received and those that sent the ranks' bytes; empty if no byte left the node, or no
-    counter showed it.
-    """
+    """Return the carriers that received and that sent the ranks' bytes; empty if none left the node."""
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent
@@ -384,10 +379,10 @@ def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, reasons: dict[str, s
     nodes = [node.name for node in fleet.nodes if node.name in {*reasons, *nodes_without_gpus(fleet, facts)}]
     node, why = next(iter(reasons.items()))
     others = "" if len(set(reasons.values())) == 1 else f" ({node})"
-    asks = "--smoke-backend requests" if backend.by_option else "the job requests"
+    request_text = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",
-        f"{asks} NCCL, and {why} on {fold(nodes)}{others}",
+        f"{request_text} NCCL, and {why} on {fold(nodes)}{others}",
         at=Evidence(FACT, f"{node}: {why}", "a GPU for every rank", node=node),
         also=backend.claims,
         nodes=nodes,

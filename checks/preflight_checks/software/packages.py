@@ -105,9 +105,7 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 
 
 def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:
-    """Return why the ranks may find a package that the interpreter did not find; empty if they certainly do not find
-    it.
-    """
+    """Return why ranks may find a package that the interpreter did not find; empty if they certainly do not."""
     conditions = [claim.condition for claim in claims]
     if all(conditions):
         return f"it is imported {conditions[0]}"

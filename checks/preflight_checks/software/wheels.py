@@ -475,11 +475,7 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
 
 
 def _built_version(build: Build, short: str) -> tuple[str, bool]:
-    """Return the version for which the framework was built, and whether the framework's own record states it.
-
-    Otherwise the table's value for the release is returned. The installed build may be another one (conda's, a
-    vendor's).
-    """
+    """Return the version that the framework was built for, else the table's, and whether the build records it."""
     verdicts: str = getattr(build, short)
     if verdicts:
         return verdicts, True

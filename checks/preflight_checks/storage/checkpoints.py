@@ -31,9 +31,7 @@ _WITHOUT_STATES = ("--no-load-optim", "--finetune", "--load_module_only")
 
 @dataclass(frozen=True, slots=True)
 class _ResumedCheckpoint:
-    """A checkpoint to resume from. `optional`: the job also saves there, so that a missing checkpoint means a first
-    start.
-    """
+    """A checkpoint to resume from. `optional`: the job also saves there, so it may be missing at the first start."""
 
     path: str
     scope: Scope

@@ -27,8 +27,7 @@ _LOCAL_PREFIXES = re.compile(r"^(?:/|\./|\.\./|~/)")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A path that the job reads, with its claims. `same_for_all`: it is the same for all ranks, not a node's own
-    share."""
+    """A path that the job reads, with its claims. `same_for_all`: for all ranks, not a node's own share."""
 
     path: str
     claims: tuple[Claim, ...]
@@ -230,9 +229,7 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
 
 def _comparable_file_system(state: PathState) -> tuple[str, str]:
-    """Return the part of a file system that must agree between nodes: neither the kind of a local disk nor the name of
-    a server.
-    """
+    """Return what must be equal on all nodes, without the kind of a local disk and the name of a server."""
     return (state.file_system, state.source.rpartition(":")[2]) if state.file_system in SHARED else ("", "")
 
 
@@ -483,9 +480,7 @@ def _are_complete(state: PathState) -> bool:
 
 
 def _shards(state: PathState) -> dict[str, int]:
-    """Return the files that are assigned to ranks, by name: tar files if there are any, otherwise all files except the
-    list itself.
-    """
+    """Return the files assigned to ranks, by name: the tar files if there are any, else all except the list itself."""
     named = {entry.name: entry.size_bytes for entry in state.entries}
     tars = {name: size_bytes for name, size_bytes in named.items() if name.endswith(_WHOLE_FILES)}
     return tars or {name: size_bytes for name, size_bytes in named.items() if not name.endswith(".list")}

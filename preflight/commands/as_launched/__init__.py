@@ -1,3 +1,1 @@
-"""Runs the job's own launch line with the reference trainer instead of the user's program; everything else is
-unchanged.
-"""
+"""Runs the job's own launch line with the reference trainer instead of the user's program."""

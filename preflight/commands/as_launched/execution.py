@@ -80,9 +80,7 @@ class _ToolFailed(Refusal):
 
 
 class _Termination:
-    """Turns SIGTERM into an exception, so that child processes are ended too. The exception is delayed until the child
-    processes are known.
-    """
+    """Turns SIGTERM into an exception that ends child processes too, delayed until they are known."""
 
     def __init__(self) -> None:
         self._signal_received = 0
@@ -108,10 +106,7 @@ class _Termination:
 
 
 def run(script: Path, interpreter: Sequence[str], *, deadline_s: float) -> ScriptExit:
-    """Run the script here, in this directory, with this process's standard output.
-
-    At the deadline the script and all processes that it started are ended.
-    """
+    """Run the script here with this process's standard output, and end all of its processes at the deadline."""
     with _Termination() as termination:
         code = _wait([*(interpreter or ("bash",)), str(script)], deadline_s, termination)
     if code is None:
@@ -137,9 +132,7 @@ def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all processes that it started: SIGTERM first, so that ranks report whom they wait for, then
-    SIGKILL.
-    """
+    """End the child and all processes it started: by SIGTERM, so that ranks report their waits, then by SIGKILL."""
     if child.poll() is not None:
         return
     import psutil
@@ -167,11 +160,7 @@ def _signal(target: psutil.Process, number: int) -> None:
 
 
 def submit(script: Path, *, deadline_s: float, queue_deadline_s: float, report: Callable[[str], None]) -> ScriptExit:
-    """Submit the script with sbatch and follow its output until it ends. Any interruption cancels the job.
-
-    Raises:
-        Refusal: sbatch is not available, or rejects the script; the message quotes it.
-    """
+    """Submit with sbatch and follow the output to its end; an interruption cancels the job. Raises Refusal."""
     with _Termination() as termination:
         job = _run_slurm_tool(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
         if not job.isdecimal():
@@ -267,9 +256,7 @@ def _run_slurm_tool(words: Sequence[str]) -> str:
 
 
 def exclude_each_other(one: str, other: str) -> bool:
-    """Return whether at most one of two branches of a script runs, judging by the conditions of their launches: `if X`
-    and `not if X`, two patterns of a `case`, `X &&` and `X ||`.
-    """
+    """Return whether at most one of two branches of a script runs, judging by the conditions of their launches."""
     mine, theirs = one.split("; "), other.split("; ")
     for part in mine:
         opposite = part.removeprefix("not ") if part.startswith("not if ") else f"not {part}"
@@ -285,10 +272,7 @@ def exclude_each_other(one: str, other: str) -> bool:
 
 
 def await_reports(ended: ScriptExit, reports: Path) -> None:
-    """Wait, after a script failed, for ranks that outlive it.
-
-    A launcher that only closes its connections to other nodes ends before the ranks know which peers are missing.
-    """
+    """Wait, after a script failed, for ranks whose launcher ended before they know which peers are missing."""
     ends = time.monotonic() + _REPORT_GRACE_S
     while ended.failed and time.monotonic() < ends:
         started = sum(1 for _ in reports.glob("events-*.jsonl"))
@@ -309,11 +293,7 @@ def _read_reports(reports: Path) -> list[dict[str, Any]]:
 
 
 def judge(ended: ScriptExit, reports: Path, launches: Mapping[int, str]) -> Verdict:
-    """Return the verdict on these launches from the reports of their ranks and the end of the script.
-
-    Args:
-        launches: the branch that each launch is in, by its number. Of branches that exclude each other one is enough.
-    """
+    """Return the verdict on launches with these branches; of branches that exclude each other one is enough."""
     lines = _read_reports(reports)
     how = ended.stop_reason or f"the script ended ({ended.status})"
     reasons = dict.fromkeys(reason for item in lines if not item.get("go") for reason in item.get("why", ()))
@@ -343,11 +323,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
-    """Return the bytes of the changed file: those of the old file except for the replaced parts.
-
-    Raises:
-        Refusal: the old file is not UTF-8.
-    """
+    """Return the bytes of the file with the parts replaced. Raises Refusal if the old file is not UTF-8."""
     try:
         raw = regular_file.read(root / copy.path, MAX_BYTES)
         raw.decode("utf-8")
@@ -359,14 +335,7 @@ def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
 
 
 def write(root: Path, relaunch: Relaunch, trainers: Mapping[str, bytes], folder: Path) -> tuple[Path, ...]:
-    """Write everything to `folder` and return the paths, the changed script first and the trainers last.
-
-    Args:
-        trainers: content by file name.
-
-    Raises:
-        Refusal: a file would overwrite its original, or cannot be written.
-    """
+    """Write the script, other copies and `trainers` (by name) to `folder`; return the paths. Raises Refusal."""
     wanted: list[tuple[Path, bytes, int]] = []
     for copy in relaunch.copies:
         old = root / copy.path

@@ -1,7 +1,4 @@
-"""Plans the copies of a job's script with the reference trainer in place of the program. Nothing is written here.
-
-Proves, by evaluating it again, that a changed script does what the old one did, except for its training programs.
-"""
+"""Plans the copies of a job's script with the reference trainer as program, and proves that nothing else changes."""
 
 from __future__ import annotations
 
@@ -102,15 +99,7 @@ class _Group:
 
 
 def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> Relaunch:
-    """Plan the replacement of training programs in the script `path` (relative to `root`).
-
-    Args:
-        folder: where the copies and the trainer will be.
-        launch: replace only the launch with this number; by default each one that starts a Python program.
-
-    Raises:
-        Refusal: the file is not a script, starts nothing, or cannot be changed without changing something else.
-    """
+    """Plan the replacement of the programs (or only of number `launch`) in a script. Raises Refusal."""
     tree = DirectoryTree(root)
     file = tree.read(path)
     if isinstance(file, Note):
@@ -159,11 +148,7 @@ def refuse_servers(jobs: Sequence[Job], replaced: Sequence[ReplacedLaunch]) -> N
 
 
 def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
-    """Return the number of ranks that a program spawns, or `gpus` if it spawns one for each GPU of its machine.
-
-    Raises:
-        Refusal: the job's files do not state it.
-    """
+    """Return the number of ranks that a program spawns, or `gpus` for one per GPU. Raises Refusal if unknown."""
     for job in jobs:
         for scope in (item.scope for item in job.launches if item.id == launch.launch):
             stated = job.setting("spawned_processes", scope)
@@ -226,7 +211,6 @@ def _choose_groups(groups: Sequence[_Group], before: TracedScript, path: str, la
 
 
 def _elsewhere(before: TracedScript, groups: Sequence[_Group]) -> str:
-    """Return a hint about other files that may contain the launch."""
     if groups:
         return f"; {_list_launches(groups)}; --launch N replaces one of these"
     named = dict.fromkeys(item.target for item in before.script.references if item.target.endswith(_SCRIPTS))
@@ -475,7 +459,6 @@ def _passes_launch_on(was: Command, command: Command, removed: tuple[str, ...], 
 
 
 def _edited_words(before: TracedScript, command: Command, edits: Sequence[Edit]) -> frozenset[int]:
-    """Return the words of a command whose written text was edited."""
     written = before.trace.written.get(id(command))
     if written is None:
         return frozenset()

@@ -50,11 +50,7 @@ class Refusal(Exception):
 
 
 def apply(texts: Mapping[str, str], edits: Iterable[Edit]) -> dict[str, str]:
-    """Return the files that change, with their new text.
-
-    Raises:
-        Refusal: two edits replace the same characters differently.
-    """
+    """Return the files that change, with their new text. Raises Refusal for conflicting edits."""
     by_path = grouped((edit.path, edit) for edit in dict.fromkeys(edits))
     changed = {}
     for path, found in sorted(by_path.items()):
@@ -76,11 +72,7 @@ _EXPANSIONS = ("simple_expansion", "expansion")
 
 
 def edits(path: str, text: str, place: str) -> Iterator[Edit]:
-    """Yield the edits that insert `place`, the original location, wherever the script determines its own location.
-
-    Raises:
-        Refusal: the script does so in a way that a single word cannot replace.
-    """
+    """Yield edits that insert the original `place` where the script determines its location. Raises Refusal."""
     if not _OWN_PATH.search(text):
         return
     document = Document.of_file(path, text)
@@ -139,11 +131,7 @@ class TracedLaunch:
 
 
 def trace_script(file: SourceFile, tree: Tree, entries: Collection[str] = ()) -> TracedScript:
-    """Evaluate the script and return its launches in order. Nothing is executed.
-
-    Args:
-        entries: the trainers that have replaced programs, some of which may have spawned their ranks.
-    """
+    """Return the launches of a script in order, without executing it; `entries` are trainers in it."""
     trace = Trace()
     script = evaluate(file, tree, trace=trace)
     header = slurm.from_directives(script.directives)
@@ -200,13 +188,7 @@ class Change:
 
 
 def change(traced: TracedLaunch, entry: str, *, whole: bool) -> Change:
-    """Return the edits that replace the program with `entry`, and also its arguments if `whole`.
-
-    Without `whole`, arguments that come from separate words stay; the trainer ignores them.
-
-    Raises:
-        Refusal: the words cannot be told apart from others in the text.
-    """
+    """Return the edits that replace the program, and (`whole`) all of its arguments, with `entry`. Raises Refusal."""
     written, index = traced.written, traced.program
     if written is None or index is None:
         raise Refusal(traced.why or "the text of this command cannot be traced", traced.launch.span)

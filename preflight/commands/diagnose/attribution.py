@@ -174,7 +174,6 @@ def _add_process(chosen: Event, events: Sequence[Event], others: Iterable[Event]
 
 
 def _add_user_location(chosen: Event, events: Sequence[Event]) -> Event:
-    """Return the decisive event with a location in the user's program, if another event of the same failure has one."""
     if chosen.frame and not is_library(chosen.frame):
         return chosen
     frames = [event.frame for event in events if event.member == chosen.member and event.line.path == chosen.line.path]
@@ -307,10 +306,7 @@ def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
 
 
 def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the process that waits in a different collective from all others, or that waits in none.
-
-    Each process group is judged separately; ranks that wait in several groups are ignored.
-    """
+    """Return the process that waits in another collective than all others, or in none; each group by itself."""
     waiting: dict[int, Event] = {}
     for event in consequences:
         if event.sequence is None or event.member.rank is None:
@@ -399,16 +395,12 @@ def _find_awaited(consequences: Sequence[Event], last_words: Mapping[LogProcess,
 
 
 def _are_complete_lists(consequences: Sequence[Event]) -> bool:
-    """Return whether the awaited ranks come from complete lists of missing ranks, as Horovod prints them, and not from
-    single waits.
-    """
+    """Return whether the awaited ranks come from complete lists, as Horovod prints them, not from single waits."""
     return all(event.symptom.subject is Subject.JOB for event in consequences if event.peers)
 
 
 def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the only process that reports nothing about the failure or stopped writing well before the others; None if
-    it is not the only one.
-    """
+    """Return the only process that reports nothing about the failure or stopped writing well before the others."""
     speaking = _reporting_ranks(consequences)
     ranked = {member: word for member, word in last_words.items() if member.rank is not None}
     if len(ranked) < 2:

@@ -108,10 +108,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time in a log: seconds since January 1st; the year does not matter within a run.
-
-    Times with `is_utc` are in UTC, and the others in the machine's own zone; the two cannot be compared.
-    """
+    """A time in a log: seconds since January 1st, in UTC (`is_utc`) or an unknown zone, which cannot be compared."""
 
     text: str
     seconds: float
@@ -184,10 +181,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A consequence of another failure.
-
-    `line` is its first occurrence. `is_foreign`: from a system other than a training run.
-    """
+    """A consequence of another failure with its first line. `is_foreign`: not of a training run."""
 
     symptom: str
     meaning: str
@@ -250,5 +244,4 @@ class Diagnosis:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a diagnosis."""
     return schema_of(type_adapter(Diagnosis), "preflight diagnosis")

@@ -71,8 +71,8 @@ def _print_cause(sheet: Sheet, cause: Cause) -> None:
 
 
 def _print_other_cause(sheet: Sheet, cause: Cause) -> None:
-    whom = f" {format_members(cause.members)}" if cause.members else ""
-    sheet.wrapped(f"also{whom}: {cause.symptom}. {cause.meaning}", indent=0, hanging=2)
+    who = f" {format_members(cause.members)}" if cause.members else ""
+    sheet.wrapped(f"also{who}: {cause.symptom}. {cause.meaning}", indent=0, hanging=2)
     _print_line(sheet, cause.line)
     _print_pointers(sheet, cause.found_by, "")
     sheet.line()
@@ -88,12 +88,12 @@ _WITHOUT_CAUSE = {
 
 
 def _print_survived(sheet: Sheet, effects: Sequence[Effect]) -> None:
-    """Print the errors after which the run continued."""
     sheet.line(Text("errors after which the run continued", style="bold"))
     for effect in effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]:
-        whom = format_members(effect.members)
+        who = format_members(effect.members)
         sheet.wrapped(
-            f"{effect.symptom}{f' ({whom})' if whom else ''}: {effect.line.path}:{effect.line.line}", hanging=2
+            f"{effect.symptom}{f' ({who})' if who else ''}: {effect.line.path}:{effect.line.line}",
+            hanging=2,
         )
     sheet.line()
 
@@ -104,8 +104,8 @@ def _print_unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
         sheet.line(Text(_WITHOUT_CAUSE[diagnosis.answer], style="bold yellow"))
     else:
         head = Text()
-        whom = format_members((suspect.member, *suspect.others))
-        head.append(f"no log says why; look at {whom} first", style="bold yellow")
+        who = format_members((suspect.member, *suspect.others))
+        head.append(f"no log says why; look at {who} first", style="bold yellow")
         sheet.line(head)
         sheet.wrapped(f"because {suspect.because}")
         if suspect.line is not None:
@@ -130,7 +130,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> None:
-    """Print the preflight command, and the rule or check, that would have found the fault."""
     lint = [pointer for pointer in pointers if pointer.stage == "lint"]
     live = [pointer for pointer in pointers if pointer.stage != "lint"]
     parts = [
@@ -149,14 +148,14 @@ def _print_effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[L
     own = {member.rank for member in culprits}
     victims = [member for effect in effects for member in effect.members if member.rank not in own]
     head = Text("what followed", style="bold")
-    if culprits and (whom := format_members([member for member in victims if member.rank is not None])):
-        head = Text(f"{whom} failed as a consequence", style="bold")
+    if culprits and (who := format_members([member for member in victims if member.rank is not None])):
+        head = Text(f"{who} failed as a consequence", style="bold")
     sheet.line(head)
     shown = effects if sheet.style.verbosity > 0 else effects[:_MAX_EFFECTS]
     for effect in shown:
-        whom = format_members(effect.members)
+        who = format_members(effect.members)
         times = f", {count(effect.count, 'line')}" if effect.count > 1 else ""
-        parts = f"{effect.symptom}{f' ({whom})' if whom else ''}: {effect.line.path}:{effect.line.line}{times}"
+        parts = f"{effect.symptom}{f' ({who})' if who else ''}: {effect.line.path}:{effect.line.line}{times}"
         sheet.wrapped(parts, hanging=2)
         if sheet.style.verbosity > 0:
             sheet.wrapped(effect.meaning, indent=4)
@@ -167,9 +166,9 @@ def _print_effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[L
 
 def _print_logs(sheet: Sheet, diagnosis: Diagnosis) -> None:
     for log in diagnosis.logs[:_MAX_LOGS] if sheet.style.verbosity < 2 else diagnosis.logs:
-        whose = format_members((log.member,)) if log.member else "several or unknown"
+        member_text = format_members((log.member,)) if log.member else "several or unknown"
         last = f", last {log.last_time}" if log.last_time else ""
-        sheet.wrapped(f"{log.path}: {whose}, {count(log.lines, 'line')}{last}", hanging=2)
+        sheet.wrapped(f"{log.path}: {member_text}, {count(log.lines, 'line')}{last}", hanging=2)
 
 
 def _last_line(diagnosis: Diagnosis) -> Text:
@@ -186,8 +185,8 @@ def _last_line(diagnosis: Diagnosis) -> Text:
     line = Text(word, style=color)
     cause = diagnosis.cause
     if cause is not None:
-        whom = f" of {format_members(cause.members[:1])}" if cause.members else ""
-        line.append(f"  {cause.symptom}{whom}", style="none")
+        who = f" of {format_members(cause.members[:1])}" if cause.members else ""
+        line.append(f"  {cause.symptom}{who}", style="none")
     read = sum(log.size_bytes > 0 for log in diagnosis.logs)
     line.append(f"; {count(read, 'log')}, {count(sum(log.lines for log in diagnosis.logs), 'line')}", style="none")
     return line

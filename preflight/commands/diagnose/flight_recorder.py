@@ -2,12 +2,7 @@
 
 The format is that of `torch._C._distributed_c10d._dump_fr_trace` and `_dump_fr_trace_json` (versions 2.1 to 2.10). A
 dump does not name its rank: the groups that it lists have one rank in common, or the name of its file ends with it.
-
-Reads pickled data without executing it: only numbers, strings, lists, tuples and dictionaries.
-
-`pickle.loads` imports and calls whatever a file names, and allocates as much memory as the file demands. Here the
-standard library only splits the file into instructions; those that build plain containers are followed, and any other
-instruction ends the reading.
+Pickles are not executed: only instructions that build plain containers are followed.
 """
 
 from __future__ import annotations
@@ -93,14 +88,7 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
-    """Return the dump that a file holds, or None if the file is not a dump.
-
-    Args:
-        rank: the rank in the name of the file. The groups that the dump lists overrule it; without both it is -1.
-
-    Raises:
-        ValueError: the dump is damaged, or a pickle that builds more than plain containers.
-    """
+    """Return the dump in a file, or None; `rank` is that of its name, or -1. Raises ValueError if damaged."""
     if data.startswith(_PICKLE):
         document = load_pickle(data)
     elif len(data) > MAX_JSON_BYTES:
@@ -137,11 +125,7 @@ def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
 
 
 def _positions(status: Any, groups: Mapping[str, tuple[int, ...]], entries: Any) -> dict[str, Reached]:
-    """Return how far the rank came in each group.
-
-    The status lists the groups in creation order, and their names are numbers in that order. In a group with
-    point-to-point calls, the numbers are those of these calls.
-    """
+    """Return how far the rank came in each group, which the status lists in creation order by number."""
     if not isinstance(status, dict):
         return {}
     known = [entry for entry in entries[-MAX_CALLS:] if isinstance(entry, dict)]
@@ -278,9 +262,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _text(value: Any) -> str:
-    """Return a string, or a count as text; empty for any other value, because the text of a container may be
-    unbounded.
-    """
+    """Return a string, or a count as text; empty for other values, because a container's text may be unbounded."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return str(value) if _is_count(value) else ""
@@ -306,11 +288,7 @@ _IGNORED = frozenset(("PROTO", "FRAME"))
 
 
 def load_pickle(data: bytes) -> Any:
-    """Return the value that `data` holds. The value may refer to itself.
-
-    Raises:
-        ValueError: the data is damaged, too long, or would build more than plain containers.
-    """
+    """Return the value in a pickle of plain containers, perhaps recursive. Raises ValueError for anything else."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
     try:
@@ -373,9 +351,7 @@ def _pairs(items: list[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _key(value: Any) -> Any:
-    """Return a value that can be a dictionary key; a tuple is rejected, because hashing a tuple of tuples may take
-    forever.
-    """
+    """Return a value as a dictionary key; a tuple is rejected, because hashing nested tuples may take forever."""
     if not isinstance(value, str | int | float | bytes | None):
         raise TypeError
     return value

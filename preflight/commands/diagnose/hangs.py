@@ -1,6 +1,4 @@
-"""Explains a hang from the dumps or stacks of several ranks: the collective, the ranks that entered it, and where each
-was.
-"""
+"""Explains a hang from the dumps or stacks of several ranks: the collective, and where each rank was."""
 
 from __future__ import annotations
 
@@ -84,14 +82,10 @@ class _Positions:
     lost: tuple[int, ...]
 
     def awaited(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that hold up a collective.
-
-        A rank whose dump was lost or not copied may be anywhere, so that a rank with a dump is preferred.
-        """
+        """Return the ranks that hold up a collective, preferably ones with a dump, since others may be anywhere."""
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
     def is_held_up(self, number: int, rank: int) -> bool:
-        """Return whether the rank is among those that hold up a collective."""
         if rank in self.reached:
             return self.reached[rank] < number
         return rank in self.lost and rank in self.awaited(number)
@@ -134,7 +128,6 @@ def _positions(dumps: Mapping[int, Dump]) -> dict[str, _Positions]:
 
 
 def _listed_groups(dumps: Mapping[int, Dump]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of each group that a dump lists."""
     ranks_by_group = ((group, ranks) for dump in dumps.values() for group, ranks in dump.groups.items() if ranks)
     return {group: tuple(sorted(set(lists[0]))) for group, lists in grouped(ranks_by_group).items()}
 
@@ -224,9 +217,7 @@ def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Cal
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The reason why others wait for a rank: a collective that this rank alone did not finish, or one that it did not
-    reach.
-    """
+    """The reason why others wait for a rank: a collective that it alone did not finish, or did not reach."""
 
     group: str
     number: int
@@ -272,13 +263,17 @@ def _describe_missing(
     parts = [delay.text(ranks, groups[delay.group], dumps) for delay, ranks in by_delay.items()]
     for delay in by_delay:
         here |= {rank: call for rank, call in delay.here(groups[delay.group]).items() if rank not in numbers}
-    told = {rank for ranks in by_delay.values() for rank in ranks}
+    named_ranks = {rank for ranks in by_delay.values() for rank in ranks}
     for rank, peer, call in _unanswered_calls(dumps):
-        if peer in numbers and peer not in told:
-            told.add(peer)
+        if peer in numbers and peer not in named_ranks:
+            named_ranks.add(peer)
             here.setdefault(rank, call)
             parts.append(f"rank {peer} did not reach the {call.operation} that rank {rank} waits in")
-    now = _current_calls(numbers, dumps)
+    now = {
+        rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
+        for rank in numbers
+        if rank in dumps and dumps[rank].calls
+    }
     entered = {rank for delay, ranks in by_delay.items() if delay.is_entered for rank in ranks}
     waiting = {rank for rank, call in now.items() if not call.is_finished} - entered
     # A missing rank that waits in another group waits for ranks that wait for it.
@@ -329,10 +324,7 @@ def _with(shape: tuple[str, str], calls: Mapping[int, Call]) -> list[int]:
 def _is_swapped(
     number: int, rank: int, common: str, call_by_rank: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> bool:
-    """Return whether a rank and the others make two calls in opposite order.
-
-    A waiting rank has no next call, so one of the two orders suffices if the other is unknown.
-    """
+    """Return whether a rank and the others make two calls in opposite order; one order suffices if unknown."""
     own_next = calls[rank].get(number + 1)
     other_next = {call.operation for other in call_by_rank if other != rank and (call := calls[other].get(number + 1))}
     if own_next is None:
@@ -343,15 +335,6 @@ def _is_swapped(
 def _latest_calls(calls: Mapping[int, Call], dumps: Mapping[int, Dump]) -> dict[int, Call]:
     """Return the current call of each rank: a later one if the rank finished this one."""
     return {rank: dumps[rank].calls[-1] if call.is_finished else call for rank, call in calls.items()}
-
-
-def _current_calls(ranks: Sequence[int], dumps: Mapping[int, Dump]) -> dict[int, Call]:
-    """Return the first unfinished call of each rank with a dump, or the last call of a rank that has finished all."""
-    return {
-        rank: next((call for call in dumps[rank].calls if not call.is_finished), dumps[rank].calls[-1])
-        for rank in ranks
-        if rank in dumps and dumps[rank].calls
-    }
 
 
 def _hang(
@@ -413,13 +396,7 @@ _WRAPPERS = ("wrapper", "_wrap", "inner", "decorate_context")
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The position of a rank's main thread.
-
-    Args:
-        collective: the collective operation that the thread is in; empty if it is in none.
-        place: `path:line` of the innermost frame of the user's program, otherwise of the innermost frame.
-        function: the function of that place.
-    """
+    """The position of a rank's main thread: its collective, if any, and the innermost user function."""
 
     rank: int
     path: str

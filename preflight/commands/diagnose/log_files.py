@@ -76,13 +76,7 @@ class ReadState:
 
 
 def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
-    """Return the logs in `paths`: the named files, and the files in named folders that look like logs, in stable order.
-
-    The path `-` is standard input.
-
-    Raises:
-        UsageError: a path does not exist, or is neither a file nor a folder.
-    """
+    """Return the named files (`-`: standard input) and the likely logs in folders. Raises UsageError."""
     logs: dict[str, LogFile] = {}
     for given_path in paths:
         if str(given_path) == "-":
@@ -108,10 +102,7 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder that may be logs, in natural order, without following links.
-
-    Special files are included so that they are reported as not read.
-    """
+    """Yield possible logs below a folder in natural order, without links; special files are reported as not read."""
     for here, folders, names in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural_key)
         for name in sorted(names, key=natural_key):
@@ -132,10 +123,7 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
 def chunks(log: LogFile, stdin: IO[bytes] | None, reading: ReadState) -> Iterator[bytes]:
-    """Yield the bytes of a log in chunks that end with a line; only a line longer than a chunk is split.
-
-    An error ends the stream and sets `reading.problem`. A hostile log may unpack to terabytes or never end.
-    """
+    """Yield a log in chunks of whole lines; an error sets `reading.problem`. A hostile log may never end."""
     try:
         if log.path is None:
             if stdin is not None:
@@ -194,11 +182,7 @@ def _pieces(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _pipe_chunks(stream: IO[bytes], wait_s: float, *, opened_by_us: bool = False) -> Iterator[bytes]:
-    """Yield the chunks of a pipe as they arrive.
-
-    Raises:
-        TimeoutError: nothing arrived for `wait_s` seconds.
-    """
+    """Yield the chunks of a pipe. Raises TimeoutError after `wait_s` seconds without data."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
@@ -292,10 +276,7 @@ class SideFiles:
     _spent_s: float = 0.0
 
     def read(self, log: LogFile) -> tuple[bool, int, str]:
-        """Read a file if it is a dump, a dump of stacks or preflight's events.
-
-        Returns whether it is such a file, its size, and the reason if it could not be read.
-        """
+        """Read a dump, stacks or preflight's events; return whether it is one, its size, and why it was not read."""
         if log.path is None or len(self.dumps) + len(self.stacks) > _MAX_FILES:
             return False, 0, ""
         try:

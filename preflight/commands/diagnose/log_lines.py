@@ -93,10 +93,7 @@ def _offsets(chunk: bytes, numbers: list[int]) -> list[int]:
 
 
 def pieces(raw: bytes) -> Iterator[str]:
-    """Yield the cleaned strings that a line of a file displays; several, because progress bars overwrite themselves.
-
-    `raw` has no newline. Undecodable bytes and control characters are replaced.
-    """
+    """Yield the cleaned strings of a line (progress bars overwrite themselves); `raw` has no newline."""
     if raw.find(b"\r") >= 0:
         for part in raw.split(b"\r"):
             if part.strip():
@@ -173,11 +170,7 @@ def _moment(match: re.Match[str]) -> Moment | None:
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
-    """Return by how many seconds the second time is later, negative if it is earlier; None if the two times cannot be
-    compared.
-
-    A run may last over New Year's Eve: a difference of nearly minus one year means slightly later.
-    """
+    """Return by how many seconds the second time is later, also over New Year; None if not comparable."""
     if earlier is None or later is None or earlier.is_utc != later.is_utc:
         return None
     seconds = later.seconds - earlier.seconds
@@ -216,9 +209,7 @@ class Tagging:
     common: str = ""
 
     def split(self, line: str) -> tuple[LogProcess, str, str]:
-        """Return the process that wrote the line, the process in NCCL's notation (`host:pid`), and the line without its
-        tags.
-        """
+        """Return the process that wrote the line, the one in NCCL's notation (`host:pid`), and the rest."""
         member, process = LogProcess(), ""
         for _ in range(5):
             stamp = _STAMP.match(line)
@@ -272,7 +263,6 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
 
 
 def _member(groups: Mapping[str, str | None]) -> LogProcess:
-    """Return the process in the named groups of a match."""
     if pod := groups.get("pod"):
         return process_of_pod(pod)
     rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""
@@ -304,9 +294,7 @@ _LAST_NUMBER = re.compile(r"[._-](?P<rank>\d{1,5})(?:\.(?:log|out|err|txt|stdout
 
 
 def member_of_file(path: str) -> LogProcess:
-    """Return the process that a file belongs to, by the names of the file and its folders; empty if they do not show
-    it.
-    """
+    """Return the process that a file belongs to, by the names of the file and its folders; empty if unknown."""
     plain = re.sub(r"\.(gz|[0-9]+\.gz)$", "", PurePath(path).as_posix())
     tail = "/".join(plain.split("/")[-6:])
     if (pod := _FILE_POD.search(tail)) is not None:

@@ -1,6 +1,4 @@
-"""Makes a diagnosis: read all logs, find the first failure and its cause, and name the checks that would have caught
-it.
-"""
+"""Makes a diagnosis: reads all logs, finds the first failure and its cause, and the checks that find it earlier."""
 
 from __future__ import annotations
 
@@ -75,14 +73,7 @@ def diagnose(
     stdin: IO[bytes] | None = None,
     progress: Progress = ignore,
 ) -> Diagnosis:
-    """Diagnose the logs in `paths`; `stdin` is the stream for `-`.
-
-    Args:
-        pointers: returns the rules and checks with the given ids; called only if needed. Unknown ids are left out.
-
-    Raises:
-        UsageError: a path does not exist.
-    """
+    """Diagnose the logs in `paths` (`-`: `stdin`); `pointers` looks up rules and checks. Raises UsageError."""
     found = logs_in(paths)
     members = ranks_by_number([log.name for log in found])
     finder = Finder((*needles_of(table.rows), *NEEDLES))
@@ -195,9 +186,7 @@ def _answer(
 
 
 def _is_of_a_run(scans: Sequence[ScanResult]) -> bool:
-    """Return whether anything shows that the logs are of a training run: their text, their names, or a symptom that
-    occurs only in such a run.
-    """
+    """Return whether the logs are of a training run, by their text, their names or a symptom."""
     return any(
         scanned.is_of_a_run
         or scanned.completion is not None

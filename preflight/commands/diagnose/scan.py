@@ -52,10 +52,7 @@ _TOP = {"schema", "date", "symptom", "codes", "boilerplate", "evidence"}
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A symptom and how to recognise it: a needle must occur in the line (lower case), and the pattern must match.
-
-    `shapes` are the needles without their digits.
-    """
+    """A symptom, its needles (lower case, one must occur) and pattern; `shapes` are needles without digits."""
 
     symptom: Symptom
     needles: tuple[str, ...]
@@ -153,11 +150,7 @@ class Table:
 
 
 def load_symptoms(own_files: Sequence[Path] = ()) -> Table:
-    """Return the rows of the user's files, followed by those of every pack.
-
-    Raises:
-        UsageError: a file of the user is invalid. An invalid table of a pack is a bug and raises ValueError.
-    """
+    """Return the rows of the user's files, then of every pack. Raises UsageError for a file, ValueError for a pack."""
     rows: list[Row] = []
     codes: list[Codes] = []
     boilerplate: list[Boilerplate] = []
@@ -189,20 +182,12 @@ def load_symptoms(own_files: Sequence[Path] = ()) -> Table:
 
 
 def parse(text: str, name: str) -> tuple[Row, ...]:
-    """Parse the rows of one TOML document.
-
-    Raises:
-        ValueError: invalid TOML, or a row with a missing or unknown key; the message names both.
-    """
+    """Parse the rows of a TOML document. Raises ValueError with the wrong row and key."""
     return parse_table(text, name).rows
 
 
 def parse_table(text: str, name: str) -> Table:
-    """Parse one TOML document.
-
-    Raises:
-        ValueError: invalid TOML, or an entry with a missing or unknown key; the message names both.
-    """
+    """Parse a TOML document. Raises ValueError with the wrong entry and key."""
     try:
         document = toml.loads(text)
     except toml.TOMLDecodeError as error:
@@ -324,7 +309,6 @@ def _enum_value(row: dict[str, Any], key: str, kind: type[_Word], where: str, de
 
 
 def needles_of(rows: Iterable[Row]) -> frozenset[str]:
-    """Return every needle of these rows."""
     return frozenset(needle for row in rows for needle in row.needles)
 
 
@@ -546,7 +530,6 @@ class Scanner:
             self._seen_lines.append((self._searched, number))
 
     def _count_key(self, symptom: Symptom, member: LogProcess) -> tuple[str, LogProcess]:
-        """Return the key under which an event is counted."""
         counts = self.found.counts
         key = (symptom.id, member if len(counts) < _MAX_WRITERS else LogProcess())
         counts[key] += 1

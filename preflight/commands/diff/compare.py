@@ -47,23 +47,14 @@ DEVIATIONS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the limit, whatever the scatter.
-
-    Args:
-        floor: smaller factors are never reported, because two good measurements of one link differ as much.
-        ceiling: larger factors are always reported; also the limit if there are too few ratios to know their scatter.
-    """
+    """Bounds of the limit: factors below `floor` never count, those above `ceiling` (the default) always do."""
 
     floor: float
     ceiling: float
 
 
 def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
-    """Return the noise in `ratios`, each of which is the factor by which one measurement became worse.
-
-    The scatter is the median absolute deviation of their logarithms: faults do not widen it as long as they are fewer
-    than half.
-    """
+    """Return the noise in `ratios`, by the median absolute deviation of their logarithms, which faults do not widen."""
     if len(ratios) < MIN_RATIOS:
         why = f"too few to know how much they scatter; more than a factor of {limits.ceiling:g} is reported"
         return Noise(len(ratios), None, limits.ceiling, why)
@@ -135,7 +126,6 @@ class _Series:
 
 
 def compare_measurements(old: Sequence[Chart], new: Sequence[Chart]) -> tuple[Measured, ...]:
-    """Return every quantity that both reports measured for at least one link or rank."""
     return tuple(_compare_series(old, new))
 
 
@@ -254,7 +244,6 @@ def _group_by_shape(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterato
 
 
 def _group_by_node(all_keys: Sequence[Key], bad_keys: Iterable[Key]) -> Iterator[Group]:
-    """Group ranks by their node."""
     of_node = grouped((key[0], key) for key in sorted(bad_keys))
     for node, keys in of_node.items():
         labels = ", ".join(label for _, label in keys)
@@ -335,11 +324,8 @@ def compare(
 ) -> Difference:
     """Return the changes from the older report to the newer one.
 
-    Args:
-        names: the names of the two reports.
-        fail_on: the lowest severity that counts; empty means that of the newer report's configuration. Slower links and
-            steps are warnings.
-        allow_incomplete: ignore outcomes that became unknown.
+    `names` are those of the reports. `fail_on` is the lowest severity that counts (empty: the newer report's); slower
+    links and steps are warnings.
     """
     severity = Severity(fail_on or new.configuration.fail_on)
     appeared, gone, changed, unchanged = compare_findings(old, new, severity)
@@ -403,10 +389,7 @@ def _summarize(report: Report, name: str) -> ReportSummary:
 
 
 def _newly_undecided(known: Report, has_unknown: Report) -> Iterator[OutcomeChange]:
-    """Yield, by rule or check and reason, what one report decided and the other could not decide.
-
-    A rule or check that the first report did not run or could not decide has not changed.
-    """
+    """Yield, by rule or check and reason, what one report decided and the other could not."""
     knows = {outcome.id for outcome in known.outcomes if outcome.status is not Status.UNKNOWN}
     before = {(outcome.id, without_lines(outcome.subject)) for outcome in _unknown_outcomes(known)}
     found = grouped(
@@ -476,13 +459,7 @@ def _format_value(value: str | tuple[str, ...]) -> str:
 
 
 def report_in(path: Path, judge: Callable[[Recording], Report]) -> Report:
-    """Return the report in a file; if the file is a recording, judge it and return the report.
-
-    The jobs of a report are omitted: they make up most of its size, and no comparison uses them.
-
-    Raises:
-        UsageError: the file cannot be read, or is neither a report nor a recording.
-    """
+    """Return the report in a file, without its jobs; a recording is judged first. Raises UsageError."""
     try:
         data = regular_file.read(path, MAX_BYTES)
     except OSError as error:
@@ -549,10 +526,7 @@ Pair = tuple[Finding, Finding]
 def compare_findings(
     old: Report, new: Report, fail_on: Severity
 ) -> tuple[tuple[NewFinding, ...], tuple[GoneFinding, ...], tuple[ChangedFinding, ...], int]:
-    """Return the new, fixed and changed findings, and the number of unchanged ones.
-
-    Findings that are suppressed on both sides are ignored; one that is suppressed only now has changed.
-    """
+    """Return new, fixed and changed findings, and the number of unchanged ones, without those suppressed in both."""
     before_it, after_it = _Coverage(old, new), _Coverage(new, old)
     pairs, left, right = match_findings((*old.findings, *old.suppressed), (*new.findings, *new.suppressed))
     counted = {id(finding) for finding in (*old.findings, *new.findings)}

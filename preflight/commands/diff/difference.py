@@ -16,8 +16,8 @@ SCHEMA_VERSION = 2
 class Answer(enum.Enum):
     """The result of the comparison.
 
-    `WORSE`: something counts against the newer report. `UNKNOWN`: nothing counts against it, but a required check that
-    was decided before is no longer decided.
+    `WORSE`: the newer report has a new fault or a worse measurement. `UNKNOWN`: it has neither, but a required check
+    that the older report decided is now undecided.
     """
 
     SAME = "same"
@@ -173,11 +173,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The whole comparison. The same two reports always give the same comparison.
-
-    `exit_code` is 0 if nothing is worse, 1 if something that counts is worse, 3 if a required check is no longer
-    decided.
-    """
+    """The comparison. `exit_code`: 0 nothing is worse, 1 something is, 3 a required check is undecided."""
 
     old: ReportSummary
     new: ReportSummary
@@ -203,5 +199,4 @@ class Difference:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a comparison."""
     return schema_of(type_adapter(Difference), "preflight difference")

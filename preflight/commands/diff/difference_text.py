@@ -183,7 +183,7 @@ def _print_noise(sheet: Sheet, measured: Sequence[Measured]) -> None:
 
 
 def _worth_showing(measured: Sequence[Measured], verbosity: int) -> Sequence[Measured]:
-    """Return the phases to show: without -v only those that changed by more than the noise."""
+    """Return the phases to show: all with -v, otherwise those that changed by more than the noise."""
     if verbosity > 0:
         return measured
     ids = Counter(item.id for item in measured)

@@ -65,13 +65,7 @@ _LIMITS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The values of a quantity compared with peers: shares of their median, or differences from it.
-
-    Args:
-        is_ratio: whether a value of 1.0 equals the peers; otherwise 0.0 does.
-        own: by node.
-        common: the medians of each group that was large enough.
-    """
+    """Values by node compared with peers: shares of their median (`is_ratio`), or differences from it."""
 
     quantity: Quantity
     is_ratio: bool
@@ -149,12 +143,10 @@ class Worse:
 
     @property
     def quantity(self) -> Quantity:
-        """Return the measured quantity."""
         return self.compared.quantity
 
     @property
     def change(self) -> float:
-        """Return the change, as a share of the earlier value or in the unit."""
         return self.after / self.before - 1 if self.compared.is_ratio and self.before else self.after - self.before
 
 
@@ -255,9 +247,7 @@ def updates_of(changes: Sequence[Change], groups: Mapping[str, Sequence[str]]) -
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The effect of an update on a quantity: `change` is the median over its nodes, less the median of nodes without
-    it.
-    """
+    """The effect of an update on a quantity: the median `change` of its nodes, less that of the other nodes."""
 
     update: Update
     quantity: Quantity
@@ -313,9 +303,7 @@ def effect_of(update: Update, series: Series, compared: Compared, updates: Seque
 
 
 def _without_side_effects(effects: Sequence[Effect]) -> list[Effect]:
-    """Return the effects without side effects: of two updates on mostly the same nodes, the one with the smaller effect
-    is left out.
-    """
+    """Return the effects; of two updates on mostly the same nodes, only the one with the larger effect."""
     found: list[Effect] = []
     for effect in sorted(effects, key=lambda item: -abs(item.change)):
         if all(overlap(effect.nodes, other.nodes) < 0.5 for other in found):
@@ -333,9 +321,7 @@ def _change_across(values: Sequence[float | None], run: int, is_ratio: bool) -> 
 
 
 def worsened_groups(compared: Compared, explained: set[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield the groups (except `explained`) whose common value got worse in one step, compared with the other
-    groups.
-    """
+    """Yield the groups (except `explained`) that got worse in one step, compared with the other groups."""
     for name, values in compared.common.items():
         if name in explained:
             continue
@@ -393,8 +379,8 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
             message = f"{what} got worse in one step, and none of their known properties changed: {amount}"
             nodes, since = tuple(groups[name]), past.time_of(run)
             wholes.append(Story("all-nodes", nodes, (quantity.name,), since, change, message, ""))
-        told = {*explained, *(item.node for item in of_nodes)}
-        for node, away, _ in outliers(compared, groups, told):
+        named_nodes = {*explained, *(item.node for item in of_nodes)}
+        for node, away, _ in outliers(compared, groups, named_nodes):
             odd.setdefault(node, []).append((quantity, away, compared.is_ratio))
     yield from _update_stories(past, effects)
     yield from wholes

@@ -1,7 +1,4 @@
-"""The database of the history, an embedded SQLite file or a PostgreSQL server for a fleet, and its tables.
-
-Names and texts that repeat are stored once. 500 nodes with ten quantities take about 150 KiB a night.
-"""
+"""The database of the history: an SQLite file, or a PostgreSQL server for a fleet."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ METADATA = MetaData()
 
 
 def _reference(table: str, *, key: bool = False) -> Column[int]:
-    """Return the column that refers to a row of another table."""
     name = f"{table.removesuffix('s')}_id"
     return Column(name, Integer, ForeignKey(f"{table}.id"), primary_key=key, nullable=False, autoincrement=False)
 
@@ -138,11 +134,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection that sees one state of the database.
-
-        Raises:
-            UsageError: the database cannot be read.
-        """
+        """Yield a connection that sees one state of the database. Raises UsageError."""
         with _errors(f"{self.label} cannot be read"), self.engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -150,29 +142,17 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are committed together at the end, or not at all. Writers take turns.
-
-        Raises:
-            UsageError: the database cannot be written.
-        """
+        """Yield a connection whose changes are committed together or not at all, in turns. Raises UsageError."""
         with _errors(f"{self.label} cannot be written"), self.engine.connect() as connection, connection.begin():
             _take_turn(connection)
             yield connection
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
 
 def open_database(address: str, *, create: bool = True) -> Database:
-    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and migrate its tables to the current version.
-
-    Args:
-        create: whether a SQLite file that does not exist is created.
-
-    Raises:
-        UsageError: the address is not valid, the packages for it are not installed, or it cannot be opened.
-    """
+    """Open the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, and migrate it. Raises UsageError."""
     url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import create_engine, event
@@ -213,14 +193,7 @@ class ReadOnlyHistory:
 
     @contextmanager
     def reading(self, deadline_s: float) -> Iterator[Connection | None]:
-        """Yield a connection that sees one state of the database; None if nothing was ever written to it.
-
-        Args:
-            deadline_s: the database cancels a query that takes longer.
-
-        Raises:
-            HistoryUnavailable: the database is missing, cannot be read in time, or has other tables.
-        """
+        """Yield a connection that sees one state; None if nothing was written yet. Raises HistoryUnavailable."""
         if self.file is not None and not self.file.is_file():
             raise HistoryUnavailable("missing", f"{self.label}: no such file; `preflight nodes --history` writes it")
         try:
@@ -233,7 +206,6 @@ class ReadOnlyHistory:
             raise HistoryUnavailable("unreadable", str(error)) from None
 
     def close(self) -> None:
-        """Close all connections."""
         self.engine.dispose()
 
     def _is_current(self, connection: Connection) -> bool:
@@ -262,13 +234,7 @@ class ReadOnlyHistory:
 
 
 def open_read_only(address: str) -> ReadOnlyHistory:
-    """Prepare to read the database at `sqlite:///FILE` or `postgresql://HOST/NAME`, without changing anything in it.
-
-    The file is opened again for each reading, so that a replaced file is noticed.
-
-    Raises:
-        UsageError: the address is not valid, or the packages for it are not installed.
-    """
+    """Prepare to read the database without changing it; the file is opened again each time. Raises UsageError."""
     url = _parse_address(address)
     label = url.render_as_string(hide_password=True)
     from sqlalchemy import URL, NullPool, create_engine, event
@@ -401,7 +367,6 @@ def _migrate(database: Database) -> None:
 
 
 def _migration_config() -> Config:
-    """Return the configuration that locates alembic's migrations."""
     from alembic.config import Config
 
     config = Config()
@@ -410,7 +375,6 @@ def _migration_config() -> Config:
 
 
 def _newest_revision() -> str:
-    """Return the table version that this preflight writes."""
     from alembic.script import ScriptDirectory
 
     newest = ScriptDirectory.from_config(_migration_config()).get_current_head()
@@ -419,7 +383,6 @@ def _newest_revision() -> str:
 
 
 def _known_revisions() -> set[str]:
-    """Return every table version that this preflight knows."""
     from alembic.script import ScriptDirectory
 
     return {step.revision for step in ScriptDirectory.from_config(_migration_config()).walk_revisions()}

@@ -35,9 +35,7 @@ _KEEP = re.compile(r"([1-9]\d{0,4})(d|runs)")
 
 
 def check_keep(text: str) -> str:
-    """Return `text` if it limits the age or number of runs: `180d`, or the newest `500runs`. Raises UsageError
-    otherwise.
-    """
+    """Return `text` if it limits runs by age (`180d`) or number (`500runs`). Raises UsageError otherwise."""
     if not _KEEP.fullmatch(text):
         raise UsageError(f"--history-keep {text}: expected a number of days or runs, as in 180d or 500runs")
     return text
@@ -53,11 +51,9 @@ def why_not_kept(report: Report) -> str:
 
 
 def add_run(database: Database, report: Report, *, keep: str = "") -> bool:
-    """Add a run, and remove those beyond `keep`. Returns whether the run was added: a known run is not added again.
+    """Add a run unless it is known, and remove those beyond `keep`; return whether it was added.
 
-    Raises:
-        UsageError: the database cannot be written; it is unchanged.
-        ValueError: `why_not_kept` gives a reason.
+    Raises UsageError if the database is unchanged, and ValueError with the reason of `why_not_kept`.
     """
     if why := why_not_kept(report):
         raise ValueError(f"the run is not stored in the history: {why}")
@@ -224,11 +220,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Mapping[str, An
 def _ids(
     connection: Connection, table: Table, column: str, rows: Iterable[Mapping[str, Any]], *, update: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Return the row ids for these values of `column`; new values are added.
-
-    Args:
-        update: columns of a known row that are set from the given row.
-    """
+    """Return the row ids for these values of `column`; new values are added, known rows get columns `update`."""
     wanted = {row[column]: row for row in rows}
     known = {
         row._mapping[column]: row._mapping
@@ -340,11 +332,7 @@ class Past:
 
 
 def load_past(database: Database, *, days: float | None = None) -> Past:
-    """Return the runs of the last `days` before the newest run, with their nodes; without `days`, all runs.
-
-    Raises:
-        UsageError: the database cannot be read.
-    """
+    """Return the runs of the last `days` before the newest run (default: all). Raises UsageError."""
     with database.reading() as connection:
         return past_in(connection, days=days)
 
@@ -352,12 +340,7 @@ def load_past(database: Database, *, days: float | None = None) -> Past:
 def past_in(
     connection: Connection, *, days: float | None = None, newest: int | None = None, measured: bool = True
 ) -> Past:
-    """Return the runs from an open connection, as `load_past` does.
-
-    Args:
-        newest: largest number of runs, the newest ones.
-        measured: whether to read measurements too; they are most of the work.
-    """
+    """Return the (`newest`) runs from an open connection, as `load_past` does; `measured`: with measurements."""
     runs = _runs(connection, days)
     if newest is not None:
         runs = runs[-newest:]
@@ -415,9 +398,7 @@ def _properties(connection: Connection) -> dict[int, dict[str, str]]:
 def _states(
     connection: Connection, place: Mapping[int, int], names: Mapping[int, str]
 ) -> tuple[dict[str, list[str | None]], dict[str, list[int | None]]]:
-    """Return the state and the property set of each node in each run. The database folds the nodes of a run into
-    lists.
-    """
+    """Return the state and the property set of each node in each run. The database folds nodes into lists."""
     from sqlalchemy import Text, cast, func, select
 
     from preflight.commands.history.database import NODE_RUNS

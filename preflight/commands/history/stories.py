@@ -46,9 +46,7 @@ def noise(values: Sequence[float]) -> float:
 
 
 def tail_probability(count: int, of: int, chance: float) -> float:
-    """Return the probability of at least `count` successes in `of` trials, if each succeeds with probability
-    `chance`.
-    """
+    """Return the probability of at least `count` successes in `of` trials with probability `chance` each."""
     if count <= 0 or chance >= 1.0:
         return 1.0
     if chance <= 0.0:
@@ -108,10 +106,7 @@ def step_error(values: Sequence[float], at: int) -> float:
 
 
 def shape_of(values: Sequence[float], *, least_nodes: int = 3) -> Shape:
-    """Return the step, or the start of a slope, that fits a series best by the sum of absolute deviations.
-
-    A slow change is modelled as a level followed by a slope to the end. Needs at least `2 * least` values.
-    """
+    """Return the step or slope that fits best (least absolute deviations); needs at least `2 * least` values."""
     count = len(values)
     best_step, best_ramp = (math.inf, least_nodes, 0.0, 0.0), (math.inf, 0, 0.0, 0.0)
     for at in range(least_nodes, count - least_nodes + 1):
@@ -166,7 +161,6 @@ class Story:
     forecast: str
 
     def __post_init__(self) -> None:
-        """Round the change to a useful number of digits."""
         if self.change is not None:
             object.__setattr__(self, "change", float(f"{self.change:.4g}"))
 
@@ -197,15 +191,8 @@ _ALIKE = 0.7
 class Health:
     """The health of a node over all runs.
 
-    Args:
-        node: its name.
-        state: in the newest run that examined it.
-        runs: the number of runs that examined it.
-        failures: stretches of runs in which it failed by itself.
-        failed_in: the numbers of these runs.
-        healthy_since: the first run of the passing ones that lead to the newest; null if it does not pass now.
-        mean_time_between_failures_s: the time it was observed, without its failures, for each stretch; null with fewer
-            than two.
+    `failures` are stretches of the runs in `failed_in` in which it failed by itself; `healthy_since` is the first of
+    the passing runs that lead to the newest. Times between failures are null with fewer than two.
     """
 
     node: str
@@ -416,9 +403,6 @@ def _peer_growth(growth: Mapping[str, Growth], node: str) -> list[float]:
 
 
 def _limit(others: Sequence[float]) -> tuple[float, float]:
-    """Return the growth that 99 % of these values do not exceed, and the probability of a larger one.
-
-    Without peers, a healthy counter does not grow.
-    """
+    """Return the growth that 99 % of these values do not exceed (0 without any), and the chance of a larger one."""
     limit = others[min(len(others) - 1, int(_USUAL * len(others)))] if others else 0.0
     return limit, (len(others) - bisect_right(others, limit) + 1) / (len(others) + 1) if others else 0.01

@@ -86,10 +86,7 @@ def _spawns_all_ranks(job: Job, launch: Launch) -> bool:
 
 
 def _slurm_decides(job: Job, launch: Launch, nodes: int, world: int) -> bool:
-    """Return whether only Slurm knows how many tasks each node gets.
-
-    With `--nodes=2 --ntasks=6` the first node may get as many tasks as it has cores, unless nodes are exclusive.
-    """
+    """Return whether only Slurm knows each node's tasks, as with `--nodes=2 --ntasks=6` on shared nodes."""
     claims = job.value_claims("tasks_per_node", launch.scope)
     return (
         launch.launcher == "srun"
@@ -304,16 +301,9 @@ def plan_of(
     assumed: Mapping[str, str] | None = None,
     price_per_gpu_hour: float | None = None,
 ) -> Plan:
-    """Return the plan of these jobs.
-
-    Args:
-        jobs: as returned by `preflight.config.resolve.jobs_in`.
-        given: variables that the user set for the plan.
-        assumed: variables that count as not set, each with the default that applies.
-        price_per_gpu_hour: in the user's currency.
-    """
-    made = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
-    return Plan(__version__, made, _assignments(given_values or {}), _assignments(assumed or {}))
+    """Return the plan of these jobs, with the user's variables `given` and the defaults `assumed` for others."""
+    job_plans = tuple(_job_plan(job, price_per_gpu_hour) for job in jobs if job.launches or job.files or job.notes)
+    return Plan(__version__, job_plans, _assignments(given_values or {}), _assignments(assumed or {}))
 
 
 def _assignments(variables: Mapping[str, str]) -> tuple[str, ...]:

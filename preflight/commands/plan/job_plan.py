@@ -299,5 +299,4 @@ class Plan:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of a plan."""
     return schema_of(type_adapter(Plan), "preflight plan")

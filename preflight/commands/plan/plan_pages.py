@@ -173,13 +173,7 @@ NOT_READ = "not read"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One difference.
-
-    Args:
-        launch: the launcher and its program; the job's name for what concerns the whole job.
-        what: the change.
-        before, after: empty if there was, or is, no value.
-    """
+    """One difference: launcher and program (or the job), what changed, and the values (empty for none)."""
 
     launch: str
     what: str
@@ -188,9 +182,7 @@ class Change:
 
 
 def changes_between(old: Plan, new: Plan) -> tuple[Change, ...]:
-    """Return the differences for each launch. Launches that start the same program with the same launcher are matched
-    in order; moved lines are not a difference.
-    """
+    """Return the differences by launch. Launches with equal program and launcher are matched in order."""
     return tuple(_changes(old, new))
 
 
@@ -366,7 +358,6 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape text for one cell of a Markdown table."""
     plain = clean(" ".join(text.split()))
     for sign in ("\\", "`", "*", "_", "<", ">", "|", "[", "]", "#", "@", "!"):
         plain = plain.replace(sign, f"\\{sign}")

@@ -52,8 +52,7 @@ class Bridge:
         self._failure = ""
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None, *, deadline_s: float) -> Any:
-        """Call the side's `do_NAME` and return its result. Raises ExecutorError, with the side's
-        message, if the call fails, or if no answer arrives before the deadline."""
+        """Return the result of the side's `do_NAME`. Raises ExecutorError if it fails or misses the deadline."""
         return await self._request(next(self._numbers), name, parameters or {}, deadline_s)
 
     async def open(self, parameters: Mapping[str, Any], *, description: str, deadline_s: float) -> BridgedChannel:
@@ -136,9 +135,7 @@ class Bridge:
             self._unsent.put_nowait(data)
 
     async def send(self, number: int, data: bytes) -> None:
-        """Write `data` to a stream; waits while too much data is in transit. Raises ExecutorError if the bridge is
-        gone.
-        """
+        """Write `data` to a stream, waiting while too much is in transit. Raises ExecutorError without a bridge."""
         while self._unsent_bytes > _MAX_UNSENT_BYTES and not self._failure:
             self._drained.clear()
             await self._drained.wait()
@@ -147,7 +144,6 @@ class Bridge:
         self._enqueue(mux.DATA, number, data)
 
     def close(self, number: int) -> None:
-        """Close a stream."""
         self._enqueue(mux.CLOSE, number)
 
     async def _send_all(self, pipe: PipeChannel) -> None:
@@ -260,7 +256,6 @@ class BridgedChannel:
 
     @property
     def description(self) -> str:
-        """Return how the node was reached."""
         return self._description
 
     def take(self, data: bytes) -> None:
@@ -279,18 +274,15 @@ class BridgedChannel:
         self._changed.set()
 
     def push_back(self, data: bytes) -> None:
-        """Make `receive` return `data` first."""
         self._received[:0] = data
         self._changed.set()
 
     async def send(self, data: bytes) -> None:
-        """Write all of `data`. Raises ExecutorError if the other end is gone."""
         if self._end is not None:
             raise ExecutorError("unreachable", f"{self._description} is gone", self.error_tail())
         await self._bridge.send(self._number, data)
 
     async def receive(self) -> bytes:
-        """Return the next bytes; empty at the end of the stream."""
         while not self._received:
             if self._end is not None:
                 return b""
@@ -309,15 +301,12 @@ class BridgedChannel:
         return self._end[0] if self._end is not None else None
 
     def error_tail(self) -> str:
-        """Return the end of the standard error of the process or the transport."""
         return self._end[1] if self._end is not None else ""
 
     def abandon(self) -> None:
-        """End the stream without waiting."""
         self._bridge.close(self._number)
 
     async def aclose(self) -> None:
-        """End the stream, which ends the agent."""
         with anyio.CancelScope(shield=True):
             self._bridge.close(self._number)
             await self.exit_code(CLOSE_S)

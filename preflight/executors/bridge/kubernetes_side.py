@@ -1,11 +1,7 @@
 """The Kubernetes client in a bridge: finds, creates and deletes pods, and starts programs in them.
 
-Extracts the relevant data of pods and nodes from the API's JSON, and the reason why a pod cannot start a program.
-
 Its websocket carries one byte of channel before each message (`v4.channel.k8s.io`; with `v5`, 255 closes a channel):
 kubernetes/apimachinery, pkg/util/remotecommand/constants.go.
-
-Error messages of the API server and of the connection to it, with the remedy.
 """
 
 from __future__ import annotations
@@ -43,7 +39,6 @@ _JOB_KINDS = ("Job", "PyTorchJob", "MPIJob", "TFJob", "PaddleJob", "XGBoostJob",
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
-    """Entry of the bridge."""
     mux.serve(KubernetesBridgeServer(), fd_in, fd_out)
 
 
@@ -151,8 +146,10 @@ class KubernetesBridgeServer(BridgeServer):
         name = job["metadata"]["name"]
         # Recorded first: the Job may exist even if the answer is lost.
         self._created_jobs.append((namespace, name))
-        made = self._call(f"create the Job {name} in {namespace}", self._batch().create_namespaced_job, namespace, job)
-        return str(made["metadata"]["name"])
+        created = self._call(
+            f"create the Job {name} in {namespace}", self._batch().create_namespaced_job, namespace, job
+        )
+        return str(created["metadata"]["name"])
 
     def start(
         self, namespace: str, pod: str, job: str, index: int, container: str, command: list[str], deadline_s: float
@@ -178,8 +175,8 @@ class KubernetesBridgeServer(BridgeServer):
 
     def close(self) -> None:
         """Delete everything that was created here."""
-        made, self._created_jobs = self._created_jobs, []
-        for namespace, name in made:
+        created, self._created_jobs = self._created_jobs, []
+        for namespace, name in created:
             body = self._client.client.V1DeleteOptions(propagation_policy="Background", grace_period_seconds=0)
             for tried in range(3):
                 try:
@@ -257,10 +254,7 @@ class KubernetesBridgeServer(BridgeServer):
                 return
 
     def _call(self, to: str, function: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
-        """Return the JSON answer to a call of the client. Raises BridgeError with the API server's message.
-
-        The client's own objects reject the data of a newer or unusual server, and take longer to build than to fetch.
-        """
+        """Return the JSON answer to a call; the client's own classes reject newer data. Raises BridgeError."""
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -403,9 +397,7 @@ def node_facts(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def startup_problem(pod: dict[str, Any], container: str) -> tuple[str, str, bool] | None:
-    """Return why nothing can be started in this container (kind, message, whether waiting is useless); None if a
-    program can be started.
-    """
+    """Return why a container cannot start (kind, message, whether waiting is useless); None if it can."""
     if pod["deleted"]:
         return "unreachable", "the pod is being deleted", True
     names = [each["name"] for each in pod["containers"]]
@@ -505,7 +497,6 @@ class ExecStream(Stream):
         return bytes(frame.data) if kind in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) else b""
 
     def write(self, data: bytes) -> None:
-        """Write to the program's standard input."""
         from websocket import ABNF
 
         for start in range(0, len(data), _MESSAGE_BYTES):
@@ -526,9 +517,7 @@ class ExecStream(Stream):
         return None, "\n".join(filter(None, (words, str(self._status.get("message", "")))))
 
     def close(self) -> None:
-        """Close standard input if the server supports that, and the connection soon after; the program notices
-        either.
-        """
+        """Close standard input if the server supports it, and the connection soon after; the program notices either."""
         if self._closed:
             return
         self._closed = True
@@ -573,9 +562,7 @@ def explain_api_error(to: str, status: int, body: str) -> BridgeError:
 
 
 def _grant(message: str) -> str:
-    """Return the permission to grant, from RBAC's message (kubernetes/apiserver,
-    handlers/responsewriters/errors.go).
-    """
+    """Return the permission to grant, from RBAC's message (kubernetes/apiserver, responsewriters/errors.go)."""
     match = re.search(
         r'cannot (\w+) resource "([^"]+)" in API group "([^"]*)"(?: in the namespace "([^"]+)")?', message
     )
@@ -606,10 +593,7 @@ _HANDSHAKE = re.compile(r"Handshake status (\d+)")
 
 
 def explain_exec_error(pod: str, message: str) -> BridgeError:
-    """Explain why a program could not be started in a pod, from websocket-client's message about the handshake.
-
-    That message reads "Handshake status 403 Forbidden -+-+- {headers} -+-+- b'{body}'" (websocket/_handshake.py).
-    """
+    """Explain why a program could not start in a pod, from websocket-client's handshake message."""
     match = _HANDSHAKE.search(message)
     if match is not None:
         body = message.rpartition("-+-+-")[2].strip()

@@ -41,10 +41,7 @@ class BridgeError(Exception):
 
 
 class Stream:
-    """A byte stream to and from a process on a node, opened by a side.
-
-    Each method may block, and is called by one thread.
-    """
+    """A byte stream of a process on a node; one thread calls each method, which may block."""
 
     def read(self) -> bytes:
         """Return the next bytes of its standard output; empty at the end."""
@@ -93,10 +90,7 @@ def serve(side: BridgeServer, fd_in: int, fd_out: int) -> None:
 
 
 def restore_module_path() -> None:
-    """Restore the user's module path, which an isolated interpreter ignores.
-
-    Relative paths and the working directory, which is often the job's tree, are left out.
-    """
+    """Restore the user's module path, without relative paths, which may be the job's tree."""
     import site
 
     here = os.path.realpath(os.getcwd())
@@ -256,7 +250,6 @@ class _StreamThreads:
             self._waiting.put(data)
 
     def close(self) -> None:
-        """End the stream at once."""
         self._waiting.put(None)
         self._stream.close()
 

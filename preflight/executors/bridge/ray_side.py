@@ -26,7 +26,6 @@ _UNINTENDED_DEATHS = ("UNSPECIFIED", "UNEXPECTED_TERMINATION", "AUTOSCALER_DRAIN
 
 
 def main(bundle: bytes, fd_in: int, fd_out: int) -> None:
-    """Entry of the bridge."""
     mux.serve(RayBridgeServer(), fd_in, fd_out)
 
 
@@ -139,7 +138,6 @@ class RayStream(Stream):
         return b""
 
     def write(self, data: bytes) -> None:
-        """Write to its standard input."""
         self._ray.get(self._actor.write.remote(data), timeout=_LOST_S)
 
     def exit_state(self) -> tuple[int | None, str]:
@@ -168,9 +166,7 @@ class RayStream(Stream):
 
 
 def _actor_class() -> Any:
-    """Return the actor's class, created in a function so that it is sent by value, because nothing of ours is installed
-    on the nodes.
-    """
+    """Return the actor's class, created here so that it is sent by value: nothing of ours is installed on nodes."""
 
     class PreflightAgent:
         def __init__(self, arguments: list[str]) -> None:
@@ -277,10 +273,7 @@ def _death_name(reason: Any) -> str:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that something listens at the address, because Ray itself retries until its own limit.
-
-    Raises BridgeError.
-    """
+    """Raise BridgeError if nothing listens at the address, because Ray itself retries for long."""
     host, colon, port = address.replace("ray://", "").rpartition(":")
     if not colon or not port.isdecimal():
         return

@@ -1,8 +1,4 @@
-"""Derives claims that follow from others but are not written in a file: world size, ranks per node, model replicas.
-
-A derived claim lists its source claims in `because`, so that a finding about it can point at all of them. The module
-also determines the hosts on which the processes of a launch run, with the slots that options select on each host.
-"""
+"""Derives claims that follow from others but are not written in a file: world size, ranks per node, model replicas."""
 
 from __future__ import annotations
 
@@ -35,8 +31,7 @@ def with_derived(job: Job) -> Job:
 
 
 def _processes_of_configuration(job: Job) -> Iterator[Claim]:
-    """Yield the number of processes per node like `_processes_from_world_size`, for a configuration without a"
-    " launch."""
+    """Yield the number of processes per node as `_processes_from_world_size` does, for a job without launches."""
     world_claims = [claim for claim in job.setting("world_size") if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes") if claim.source == "accelerate"]
     if len(world_claims) == 1 and node_claims and not job.setting("processes_per_node"):
@@ -61,17 +56,9 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
     node_claims = job.setting("nodes", launch.scope)
     is_of_launch = any(claim.scope.launch for claim in task_claims)
     if launch.launcher != "srun" and total_claims and node_claims and not is_of_launch:
-        totals, nodes = (join(claim.value for claim in claims) for claims in (total_claims, node_claims))
-        value = lift(_processes_per_machine, totals, nodes)
-        if isinstance(value, Known) and value.value:
-            yield _derived_claim(
-                "processes_per_node",
-                value,
-                (*total_claims, *node_claims),
-                launch,
-                separator=" / ",
-                located_claim=total_claims[0],
-            )
+        claim = _divided_claim(total_claims, node_claims, launch)
+        if isinstance(claim.value, Known) and claim.value.value:
+            yield claim
             return
     process_claims = job.setting("processes_per_node", launch.scope)
     # A hostfile states the largest number of processes of a node, and an option the actual number.
@@ -82,32 +69,16 @@ def _processes_per_node_from_tasks(job: Job, launch: Launch) -> Iterator[Claim]:
 
 
 def _processes_from_world_size(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield the number of processes per node for Accelerate, which divides the total number equally among the
-    machines.
-    """
+    """Yield the processes per node for Accelerate, which divides the total equally among the machines."""
     scope = launch.scope
     world_claims = [claim for claim in job.setting("world_size", scope) if claim.source == "accelerate"]
     node_claims = [claim for claim in job.requirement_claims("nodes", scope) if claim.source == "accelerate"]
     if world_claims and node_claims and not job.setting("processes_per_node", scope):
-        value = lift(
-            _processes_per_machine,
-            join(claim.value for claim in world_claims),
-            join(claim.value for claim in node_claims),
-        )
-        yield _derived_claim(
-            "processes_per_node",
-            value,
-            (*world_claims, *node_claims),
-            launch,
-            separator=" / ",
-            located_claim=world_claims[0],
-        )
+        yield _divided_claim(world_claims, node_claims, launch)
 
 
 def _processes_of_allocation(job: Job, launch: Launch) -> Iterator[Claim]:
-    """Yield the number of processes per node for a launcher that starts one process per visible GPU: the number of GPUs
-    that the scheduler grants.
-    """
+    """Yield the processes per node for a launcher with one process per visible GPU: the granted GPUs."""
     process_claims, gpu_claims = (job.setting(name, launch.scope) for name in ("processes_per_node", "gpus_per_node"))
     task_claims = job.setting("tasks_per_node", launch.scope)
     if (
@@ -149,6 +120,19 @@ def _processes_of_filtered_hosts(job: Job, launch: Launch) -> Iterator[Claim]:
     yield _derived_claim("nodes", Known(len(slot_counts)), filter_claims, launch)
     if len(set(slot_counts)) == 1:
         yield _derived_claim("processes_per_node", Known(slot_counts[0]), filter_claims, launch)
+
+
+def _divided_claim(total_claims: Sequence[Claim], node_claims: Sequence[Claim], launch: Launch) -> Claim:
+    """Return the number of processes per node: the total number divided by the number of nodes."""
+    total, nodes = (join(claim.value for claim in claims) for claims in (total_claims, node_claims))
+    return _derived_claim(
+        "processes_per_node",
+        lift(_processes_per_machine, total, nodes),
+        (*total_claims, *node_claims),
+        launch,
+        separator=" / ",
+        located_claim=total_claims[0],
+    )
 
 
 def _processes_per_machine(world_size: Plain, node_count: Plain) -> Plain:
@@ -228,9 +212,7 @@ def _option_count(job: Job, launch: Launch, name: str) -> Value:
 
 
 def _world_size_claims(job: Job, launch: Launch, value: Value, because: Sequence[Claim]) -> Iterator[Claim]:
-    """Yield this value as the world size, unless a claim of at least the same strength sets another value (the sum of a
-    hostfile).
-    """
+    """Yield this value as the world size, unless an at least equally strong claim sets another value."""
     world_claims = job.setting("world_size", launch.scope)
     claim = _derived_claim("world_size", value, because, launch)
     if world_claims and all(other.strength >= claim.strength for other in world_claims):
@@ -368,10 +350,7 @@ def _has_duplicate_host(job: Job, hosts: tuple[str, ...]) -> bool:
 
 
 def _slots_by_filtered_host(entries: Iterable[str]) -> dict[str, list[int]]:
-    """Return the slots of each host in entries like `node1:0,2`; an empty list means all slots.
-
-    If any entry has another form, return an empty dictionary.
-    """
+    """Return the slots by host in entries like `node1:0,2`; an empty list means all; empty for other forms."""
     slots_by_host: dict[str, list[int]] = {}
     for entry in entries:
         host, _, slot_list = entry.partition(":")

@@ -231,10 +231,7 @@ class Job:
 
     @functools.cached_property
     def _by_launch(self) -> dict[tuple[str, str], list[tuple[int, Claim]]]:
-        """Return the claims by quantity and launch (empty for all launches), each with its position in `claims`.
-
-        Every rule looks at every launch, so searching all claims each time would take quadratic time.
-        """
+        """Return the claims by quantity and launch ("" for all) with their positions, to avoid quadratic searches."""
         numbered_claims = enumerate(self.claims)
         return grouped(((claim.quantity, claim.scope.launch), (index, claim)) for index, claim in numbered_claims)
 
@@ -298,20 +295,16 @@ class Job:
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:
-        """Return the claims that set `quantity` in `scope`; if there are none, the claims that require a value of"
-        " it."""
+        """Return the claims that set `quantity` in `scope`; without any, the claims that require a value of it."""
         return self.setting(quantity, scope) or self.requirement_claims(quantity, scope)
 
     def environment(self, scope: Scope = WHOLE_JOB) -> Iterator[Claim]:
-        """Yield the claims of the effective environment variables in `scope`, several for a variable if branches"
-        " differ."""
+        """Yield the claims of the effective environment variables in `scope`; several for one if branches differ."""
         for quantity in sorted(name for name in self._by_quantity if name.startswith("env.")):
             yield from self.setting(quantity, scope)
 
     def settings(self, framework: str, scope: Scope | None = None) -> Iterator[tuple[str, Claim]]:
-        """Yield every key of a framework's configuration that applies in `scope` (without a scope, every key), with its
-        claim.
-        """
+        """Yield every key of a framework's configuration in `scope` (without a scope, every key), with its claim."""
         prefix = f"setting.{framework}."
         for quantity in self._by_quantity:
             if quantity.startswith(prefix):

@@ -98,10 +98,7 @@ MAX_NUMBER = 10**18
 
 
 def in_bounds(value: Value) -> Value:
-    """Return the value; unresolved if it is, or may be, a number larger than any quantity of a job.
-
-    Arithmetic on numbers from a file could otherwise overflow, or take minutes for ten thousand digits.
-    """
+    """Return the value, or unresolved if it may be larger than any quantity: arithmetic could take minutes."""
     for candidate in alternatives(value):
         if isinstance(candidate, int | float) and not -MAX_NUMBER <= candidate <= MAX_NUMBER:
             return Unresolved("a number larger than any quantity of a job")
@@ -122,8 +119,7 @@ def alternatives(value: Value) -> tuple[Plain, ...]:
 
 
 def one_of(values: Iterable[Plain]) -> Value:
-    """Return the value that is one of `values`, without duplicates and in their order; known if they are all the"
-    " same."""
+    """Return the value that is one of `values`, without duplicates and in order; known if they are all equal."""
     distinct_values: list[Plain] = []
     for candidate in values:
         if not any(candidate == known and type(candidate) is type(known) for known in distinct_values):
@@ -156,11 +152,7 @@ def without_place(value: Value) -> Value:
 
 
 def lift(function: Callable[..., Plain], *values: Value) -> Value:
-    """Return the value of `function` for every combination of alternatives of `values`.
-
-    The result is unresolved if any operand is unresolved, or if `function` raises ValueError, TypeError or
-    ArithmeticError.
-    """
+    """Return `function` of every combination of alternatives; unresolved if an operand is, or if it raises."""
     for value in values:
         if isinstance(value, Unresolved):
             return without_place(value)
@@ -229,15 +221,12 @@ def _whole_number(item: Plain) -> int:
 
 
 def is_whole_number(text: str) -> bool:
-    """Return whether the string has at most 18 ASCII digits, so that `int` accepts it. `str.isdigit` also accepts"
-    " `²`."""
+    """Return whether the string has at most 18 ASCII digits. `str.isdigit` also accepts `²`."""
     return 0 < len(text) <= _MAX_DIGITS and text.isascii() and text.isdecimal()
 
 
 def numbers(value: Value) -> tuple[int, ...]:
-    """Return all possible whole numbers; strings such as "8" are converted. Empty if any alternative is not a whole
-    number.
-    """
+    """Return all possible whole numbers, also from strings such as "8"; empty if any alternative is not one."""
     return tuple(n for n in alternatives(as_int(value)) if isinstance(n, int))
 
 
@@ -321,9 +310,7 @@ def expanded_in_script_text(symbol: Symbol) -> str:
 
 
 def is_expanded_in_script(value: Value) -> bool:
-    """Return whether a value is a task's rank that was expanded before the tasks started, so that all tasks get the
-    same value.
-    """
+    """Return whether a value is a task's rank expanded before the tasks started, so that all get the same."""
     return isinstance(value, Unresolved) and _EXPANDED_SUFFIX in value.why
 
 
@@ -398,8 +385,7 @@ class UnknownQuantity(LookupError):
 
 
 def check_known(name: str) -> None:
-    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a quantity that the files do not"
-    " state."""
+    """Raise UnknownQuantity for a misspelt name, which would otherwise look like a quantity that is not set."""
     if is_known(name):
         return
     nearest_name = nearest(name, QUANTITIES)

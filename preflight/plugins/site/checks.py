@@ -210,14 +210,7 @@ def _docstring(item: SiteCheck) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """The judgement of one node's answer.
-
-    Args:
-        status: `pass`, `fault`, `warning` or `unknown`.
-        what: a description, which is the same for nodes with the same fault.
-        seen: the output of this node.
-        expected: the expected output.
-    """
+    """The judgement of a node's answer: `pass`, `fault`, `warning` or `unknown`; equal faults have equal `what`."""
 
     status: str
     what: str
@@ -321,9 +314,7 @@ def _judge_value(value: Condition, found_value: Any) -> _Answer | None:
 
 
 def _value_at(document: Any, path: str) -> tuple[Any, bool]:
-    """Return the value at a path such as `disks.0.free`, and whether it exists. A table or a list of tables is returned
-    as JSON.
-    """
+    """Return the value at a path such as `disks.0.free` (tables as JSON), and whether it exists."""
     for step in path.split("."):
         if isinstance(document, Mapping) and step in document:
             document = document[step]

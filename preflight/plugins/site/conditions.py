@@ -116,9 +116,7 @@ def _passes_one(test: Test, item: ClaimValue) -> bool | None:
 
 
 def _is_same_value(test_value: ClaimValue, item: ClaimValue) -> bool:
-    """Return whether a person would call two values equal: the text "8" of a variable is the number 8, and "true" is
-    true.
-    """
+    """Return whether a person would call two values equal: "8" is the number 8, and "true" is true."""
     if isinstance(test_value, bool) or isinstance(item, bool):
         return plain(test_value).lower() == plain(item).lower()
     numbers = _as_number(test_value), _as_number(item)

@@ -43,11 +43,7 @@ class Document:
 
 
 def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
-    """Return the declarations of these files together with the existing declarations in `taken`.
-
-    Raises:
-        UsageError: a file cannot be read, or has errors; all of them are listed with their locations.
-    """
+    """Return the declarations of these files with those in `taken`. Raises UsageError with all errors."""
     site = taken
     for path in paths:
         try:
@@ -62,11 +58,7 @@ def load(paths: Iterable[Path], *, taken: Site = NO_DECLARATIONS) -> Site:
 
 
 def parse(text: str, name: str, *, taken: Site = NO_DECLARATIONS) -> Site:
-    """Return the declarations in the text of a file called `name`; the ids and names in `taken` are in use.
-
-    Raises:
-        UsageError: it has errors.
-    """
+    """Return the declarations in the text of file `name`; ids in `taken` are in use. Raises UsageError."""
     try:
         document = loads(text)
     except TomlError as error:
@@ -98,8 +90,7 @@ def _validate(document: Mapping[str, Any]) -> Document | list[Problem]:
 
 
 def _outside_union(error: Any) -> Any:
-    """Return the error without the name of a union's type at the end of its path, because it concerns the value"
-    " itself."""
+    """Return the error without the union's type name at the end of its path."""
     location = tuple(step for step in error["loc"] if step not in ("str", "int", "float", "bool"))
     if location == error["loc"]:
         return error

@@ -12,7 +12,6 @@ class HtmlReporter:
     name = "html"
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the page in UTF-8; `style` is ignored."""
         # Imported here so that other formats do not load the template engine.
         from preflight.reporters.html.page import page_bytes, page_of
 

@@ -1,7 +1,4 @@
-"""Builds the page from the report, with its sections in the order in which a person needs them before submitting a
-job.
-
-The verdict in one line, and what to do first."""
+"""Builds the page from the report, with its sections in the order in which a person needs them."""
 
 from __future__ import annotations
 
@@ -118,10 +115,7 @@ def _job(report: Report) -> str:
 
 
 def _faulty_job(report: Report) -> str:
-    """Return the job to name in the page's title: the one with the worst finding, and how many others there are.
-
-    Returns an empty string for a single job, or if no job has the finding's file.
-    """
+    """Return the job with the worst finding and how many others there are; empty for one job or no match."""
     first = next((place.path for finding in report.findings for place in finding.locations[:1]), "")
     names = [job.name for job in report.jobs if any(file.path == first for file in job.files)]
     if not names or len(report.jobs) < 2:
@@ -189,7 +183,6 @@ _MAX_NAMES_LENGTH = 80
 
 
 def verdict_view(report: Report) -> VerdictView:
-    """Build the verdict section of the page."""
     warnings = tuple(_warnings(report))
     if report.exit_code == ExitCode.BUG:
         sentence = "A bug in preflight ended the run; its results up to then are below."
@@ -240,10 +233,7 @@ def _counts(report: Report) -> str:
 
 
 def first_steps(report: Report) -> tuple[tuple[Step, ...], int]:
-    """Return the first steps, and the number of further findings of the same severity.
-
-    Findings of one rule are one step, since they are usually fixed together.
-    """
+    """Return the first steps, one per rule, and the number of further findings of the same severity."""
     least = Severity(report.configuration.fail_on).rank
     stopping = grouped((finding.id, finding) for finding in report.findings if finding.severity.rank >= least)
     chosen = list(stopping.values())[:_MAX_STEPS]
@@ -339,11 +329,7 @@ def stylesheet() -> str:
 
 @functools.cache
 def environment(*packages: str) -> Environment:
-    """Return the Jinja environment that renders our templates and escapes every value.
-
-    Args:
-        packages: packages whose `templates` folder is searched before ours.
-    """
+    """Return the Jinja environment that escapes every value; templates of `packages` come before ours."""
     environment = _environment((*packages, str(__package__)), autoescape=True, finalize=_strip_values)
     environment.filters["prose"] = prose
     environment.filters["breakable"] = breakable

@@ -206,7 +206,6 @@ _BEFORE = 80
 
 
 def finding_view(finding: Finding) -> FindingView:
-    """Build the view of one finding."""
     return FindingView(
         anchor=anchor_of(finding),
         finding=finding,
@@ -309,10 +308,7 @@ def nodes_view(report: Report) -> NodesView | None:
 
 
 def starts_of(report: Report, hosts: Hosts) -> tuple[Start, ...]:
-    """Return the commands that start the job without the nodes that are not fit.
-
-    Text that begins with an option is not a command by itself.
-    """
+    """Return the commands that start the job without unfit nodes, not mere options."""
     return tuple(Start(start, not start.startswith("-")) for start in commands_without_failing(report, hosts))
 
 

@@ -1,6 +1,5 @@
-"""Shows the progress of a run, and derives its state from its steps: stages with their times, nodes, phases of ranks.
-
-This module writes nothing itself. Both the live table and the log of a pipe use it.
+"""Shows the progress of a run, and derives its state from its steps: stages with their times, nodes, phases of
+ranks.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Stage:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the stage has ended."""
         return self.took_s is not None or bool(self.skipped)
 
     def end_reason(self) -> str:
@@ -200,15 +198,7 @@ def live_progress(
     threads: bool = True,
     clock: Clock = time.monotonic,
 ) -> Iterator[Progress]:
-    """Yield a receiver of progress that writes to `stream` until the block ends. Only notes and finished stages stay
-    visible.
-
-    Args:
-        color: whether to use colours, if the command line says so.
-        quiet: write nothing.
-        after_s: write nothing about a run that ends sooner.
-        threads: whether a thread may refresh the display; otherwise each step refreshes it.
-    """
+    """Yield a receiver of progress that writes to `stream`, unless `quiet` or the run ends within `after_s`."""
     if quiet:
         yield ignore
         return
@@ -230,9 +220,7 @@ def _watcher(stream: TextIO, color: bool | None, clock: Clock, *, threads: bool)
 
 
 class _Log:
-    """Writes progress to a file or a pipe: a line when a stage begins, its first notes, and the running stages at
-    intervals.
-    """
+    """Writes progress to a file or pipe: a line per stage, its first notes, and running stages at intervals."""
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
         self._stream = stream

@@ -82,7 +82,6 @@ class LiveTable:
             pass
 
     def close(self) -> None:
-        """Remove the view and restore the cursor."""
         try:
             if self._live is not None:
                 self._live.stop()

@@ -15,7 +15,6 @@ class TextReporter:
     shortens = True
 
     def render(self, report: Report, style: Style) -> bytes:
-        """Render the report as text, with ANSI colours if `style` requests them."""
         # Imported here so that other formats do not load the terminal library.
         from preflight.reporters.text.full_report import page
         from preflight.reporters.text.summary import brief, concise, fits

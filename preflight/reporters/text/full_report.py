@@ -1,9 +1,4 @@
-"""Layout of a full report for a person: findings worst first, then coverage and verdict, in lines for a terminal.
-
-The part below the findings: what was suppressed, what could not be decided, and what passed.
-
-By default it gives only counts and subjects, with -v each rule or check, with -vv each of their outcomes.
-"""
+"""Layout of a full report for a person: findings worst first, then coverage and verdict, in lines for a terminal."""
 
 from __future__ import annotations
 
@@ -105,11 +100,7 @@ class Sheet:
         style: str = "",
         max_lines: int | None = None,
     ) -> None:
-        """Add wrapped text; `hanging` is the extra indent of all lines but the first, `max_lines` the largest number of
-        lines.
-
-        If lines are dropped, the last one ends with an ellipsis.
-        """
+        """Add wrapped text with a `hanging` indent and up to `max_lines` lines, ending with an ellipsis if cut."""
         cleaned = clean(text, keep_newlines=True)
         width = max(20, self.style.width - indent - hanging - len(label))
         pieces = [
@@ -152,7 +143,6 @@ class Page:
         self._report = report
 
     def print(self) -> None:
-        """Print the whole report."""
         self._head()
         self.injected_fault()
         if self._sheet.style.statistics:
@@ -365,7 +355,6 @@ class Page:
             self._sheet.wrapped(line)
 
     def why_incomplete(self) -> None:
-        """Print why the verdict is incomplete."""
         reasons = why_incomplete(self._report)
         for reason in reasons[:_MAX_REASONS]:
             self._sheet.cut(Text(f"not judged: {clean(reason)}"))
@@ -381,7 +370,6 @@ class Page:
             self._sheet.wrapped(f"{fixable(safe, len(fixes) - safe)} (preview with --diff)", indent=0, hanging=2)
 
     def verdict(self) -> None:
-        """Print the verdict and its counts."""
         report = self._report
         parts = [counted(report.findings)] if report.findings else []
         required = sum(outcome.required for outcome in report.coverage.unknown_outcomes)
@@ -416,11 +404,7 @@ def _subject_text(report: Report) -> str:
 
 
 def _window(location: Location, width: int) -> tuple[str, int, int]:
-    """Return the part of the line that fits into `width` cells, the cell of the caret in it, and the length of the
-    caret.
-
-    The unit is cells, not characters: a wide character occupies two cells, a combining character none, an escape four.
-    """
+    """Return the part of the line that fits into `width` cells (not characters), and the caret's cell and length."""
     width = max(width, 20)
     shown = [clean(character) for character in location.snippet]
     cells = [cell_len(piece) for piece in shown]

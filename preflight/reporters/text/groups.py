@@ -90,11 +90,7 @@ def fold_evidence(evidence: Sequence[Evidence]) -> Sequence[Evidence]:
 
 
 def group_alike(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Group the findings that differ only in their nodes, ordered by the first finding of each group.
-
-    Numbers in messages may differ. A group of fewer than `_MIN_ALIKE` findings is split, because so few are easier to
-    read separately.
-    """
+    """Group findings that differ only in nodes and perhaps numbers; small groups are split again."""
     groups = grouped(
         (number if len(finding.nodes) != 1 else _without_node(finding, _NUMBER), finding)
         for number, finding in enumerate(findings)
@@ -112,9 +108,7 @@ def differs_only_in_node(one: Finding, other: Finding) -> bool:
 
 
 def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> tuple[object, ...]:
-    """Return a comparison key of a finding about one node, with placeholders for the node and for matches of
-    `numbers`.
-    """
+    """Return a comparison key of a finding, with placeholders for its node and for matches of `numbers`."""
     node = re.compile(rf"(?<![\w-]){re.escape(finding.nodes[0])}(?![\w-])")
 
     def plain(text: str) -> str:
@@ -125,10 +119,7 @@ def _without_node(finding: Finding, numbers: re.Pattern[str] | None = None) -> t
 
 
 def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
-    """Yield the comments that suppressed nothing, and why, unless their rules did not run.
-
-    Their number is limited, because a hostile file may contain thousands.
-    """
+    """Yield the comments that suppressed nothing, and why, if their rules ran; limited for hostile files."""
     judged = {word for outcome in report.outcomes for word in (outcome.id, outcome.name)}
     reasons: dict[tuple[str, ...], str] = {}
     total = 0
@@ -197,9 +188,7 @@ def why_not_judged(report: Report) -> str:
 
 
 def unknown_sizes(report: Report) -> str:
-    """Return the part of the headline about launches with an unknown number of ranks; empty if there are no such
-    launches.
-    """
+    """Return the part of the headline about launches with an unknown number of ranks; empty without any."""
     understood = report.understood
     number = understood.worlds_symbolic + understood.worlds_unknown
     if not number:
@@ -215,14 +204,12 @@ def launched_by_documents(report: Report) -> str:
     documents = sorted(path for path in paths if path.lower().endswith((".md", ".markdown")))
     if not documents:
         return ""
-    others = f" and {len(documents) - 1} other documents" if len(documents) > 1 else ""
+    others = f" and {count(len(documents) - 1, 'other document')}" if len(documents) > 1 else ""
     return f"; launched as in {clean(documents[0])}{others}"
 
 
 def compared_with(report: Report) -> str:
-    """Return the part of the headline about the earlier version with which the report is compared; empty without a
-    comparison.
-    """
+    """Return the part of the headline about the version that the report is compared with; empty without one."""
     since = report.configuration.since
     if since is None or not report.jobs:
         return ""
@@ -231,9 +218,7 @@ def compared_with(report: Report) -> str:
 
 
 def unread_inputs(report: Report) -> tuple[Note, ...]:
-    """Return notes about selected inputs that were not read and that no outcome mentions (`--select` may exclude their
-    rules).
-    """
+    """Return notes about selected inputs that were not read and that no outcome mentions (as with `--select`)."""
     if report.verdict is not VerdictKind.INCOMPLETE:
         return ()
     reasons = {outcome.reason for outcome in report.coverage.unknown_outcomes if outcome.required}

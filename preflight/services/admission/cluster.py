@@ -47,9 +47,7 @@ _CORE = {
 
 
 class ClusterError(Exception):
-    """The reason why the API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` and
-    so on.
-    """
+    """The API server cannot be queried. `kind` is that of the bridge: `missing`, `denied`, `timeout` ..."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -67,11 +65,7 @@ class Cluster(KubernetesBridgeServer):
 
     @staticmethod
     def connect(kubeconfig: str = "", context: str = "") -> Cluster:
-        """Read the login from a kubeconfig or the service account of the pod; no request is sent.
-
-        Raises:
-            ClusterError: there is no login, or the extra `kubernetes` is not installed.
-        """
+        """Read the login from a kubeconfig or the pod's service account, without a request. Raises ClusterError."""
         cluster = Cluster()
         try:
             cluster.do_connect(kubeconfig, context)
@@ -95,11 +89,7 @@ class Cluster(KubernetesBridgeServer):
         return Read(reference, ({**found, "apiVersion": version, "kind": reference.kind},))
 
     def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
-        """Return one object.
-
-        Raises:
-            ClusterError: it does not exist, or cannot be read.
-        """
+        """Return one object. Raises ClusterError."""
         to = f"read {resource.plural} {name}"
         if not resource.group:
             return self._ask(to, getattr(self._typed(), _CORE[resource.plural]), name, namespace)
@@ -117,11 +107,7 @@ class Cluster(KubernetesBridgeServer):
         return tuple({**kinds, **item} for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
 
     def list_all(self, resource: Resource) -> tuple[list[dict[str, Any]], str]:
-        """Return every object of a kind in all namespaces, and the version from which a watch continues.
-
-        Raises:
-            ClusterError: they cannot be read.
-        """
+        """Return every object of a kind, and the version from which a watch continues. Raises ClusterError."""
         function = self._custom().list_cluster_custom_object
         where = (resource.group, self._version_of(resource), resource.plural)
         page = self._ask(f"list {resource.plural}", function, *where)
@@ -129,11 +115,7 @@ class Cluster(KubernetesBridgeServer):
         return [item for item in items if isinstance(item, dict)], str(value_at(page, "metadata", "resourceVersion"))
 
     def watch(self, resource: Resource, since: str, seconds: int) -> Iterator[dict[str, Any]]:
-        """Yield events about the objects of a kind in all namespaces, for `seconds`.
-
-        Raises:
-            ClusterError: they cannot be watched, or the connection broke.
-        """
+        """Yield events about the objects of a kind for `seconds`. Raises ClusterError."""
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -152,11 +134,7 @@ class Cluster(KubernetesBridgeServer):
             raise ClusterError("unreachable", f"watching {resource.plural} ended: {type(error).__name__}") from None
 
     def patch_status(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> None:
-        """Merge `body` into the status of an object.
-
-        Raises:
-            ClusterError: the server rejects the patch, for instance because the object has changed since.
-        """
+        """Merge `body` into the status of an object. Raises ClusterError, for instance if it changed."""
         to = f"set the status of {resource.plural} {name}"
         where = (resource.group, self._version_of(resource))
         custom = self._custom()
@@ -173,11 +151,7 @@ class Cluster(KubernetesBridgeServer):
         return resource.version or self.version(resource.group)
 
     def version(self, group: str) -> str:
-        """Return the server's preferred version of a group.
-
-        Raises:
-            ClusterError: the server does not have the group, or cannot be queried.
-        """
+        """Return the server's preferred version of a group. Raises ClusterError."""
         with self._lock:
             known = self._versions.get(group)
         if known is None:
@@ -195,11 +169,7 @@ class Cluster(KubernetesBridgeServer):
         return known
 
     def resource_of(self, api_version: str, kind: str) -> Resource:
-        """Return the resource for objects of this version and kind.
-
-        Raises:
-            ClusterError: the server does not have the kind, or cannot be queried.
-        """
+        """Return the resource for objects of this version and kind. Raises ClusterError."""
         group, _, version = api_version.rpartition("/")
         if not group:
             raise ClusterError("missing", f"objects of kind {kind} are not read")
@@ -263,14 +233,7 @@ class Controller:
         log_line(level="info", event="ready", controller=self.name)
 
     async def pass_over(self, seconds: int = _WATCH_S) -> None:
-        """Answer all waiting Workloads, and those that arrive within `seconds`.
-
-        As many Workloads are answered at the same time as the policy allows, so that one that takes its whole deadline
-        does not hold up the others.
-
-        Raises:
-            ClusterError: the API server cannot be queried.
-        """
+        """Answer all waiting Workloads and those arriving within `seconds`, several at once. Raises ClusterError."""
         turn = anyio.CapacityLimiter(self.workers.policy.max_concurrent)
         troubles: list[ClusterError] = []
 
@@ -430,7 +393,6 @@ def _check_states(workload: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _pending_checks(workload: Mapping[str, Any]) -> list[str]:
-    """Return the checks of a Workload that wait for a state."""
     if any(each.get("type") == "Finished" and each.get("status") == "True" for each in _conditions(workload)):
         return []
     return [str(each.get("name")) for each in _check_states(workload) if each.get("state") == "Pending"]

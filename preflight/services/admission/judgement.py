@@ -91,15 +91,7 @@ def judge(
     *,
     is_last: bool = False,
 ) -> Judgement | Wanted:
-    """Judge an object, or return further objects that must be read first.
-
-    Args:
-        value: the object as submitted.
-        namespace: the namespace of the object; empty for a cluster-wide object.
-        folder: an empty folder.
-        reads: the objects read so far; None if there is no access to a cluster.
-        is_last: no further objects can be read.
-    """
+    """Judge an object, or return further objects to read, unless `is_last`; `reads` is None without a cluster."""
     try:
         own = object_file(value, namespace)
     except NotWritable as error:
@@ -118,11 +110,11 @@ def judge(
             files.setdefault(file.path, file)
             documents.append(each)
     if reads is not None and not is_last:
-        asked = {read.reference for read in reads}
-        wanted = references_of(files.values(), documents, namespace) - asked
-        if not asked and namespace:
+        requested = {read.reference for read in reads}
+        wanted = references_of(files.values(), documents, namespace) - requested
+        if not requested and namespace:
             wanted |= {Reference(kind, "", namespace) for kind, resource in RESOURCES.items() if resource.listed}
-        more = tuple(sorted(wanted))[: max(0, MAX_REFERENCES - len(asked))]
+        more = tuple(sorted(wanted))[: max(0, MAX_REFERENCES - len(requested))]
         if more:
             return Wanted(more)
     return _judge_files(own, value, files, namespace, policy, Path(folder), reads)
@@ -304,11 +296,7 @@ class Policy:
 
 
 def levels_of(values: Sequence[str], default: str) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Parse `--refuse-at error` and `--refuse-at 'team-*=never'`.
-
-    Raises:
-        UsageError: a level is unknown, or two levels apply to every namespace.
-    """
+    """Parse `--refuse-at error` and `--refuse-at 'team-*=never'`. Raises UsageError."""
     general: list[str] = []
     namespaces: list[tuple[str, str]] = []
     for value in values:
@@ -343,13 +331,7 @@ class NotWritable(Exception):
 
 @dataclass(frozen=True)
 class ObjectFile:
-    """One object as a YAML file.
-
-    Args:
-        path: `NAMESPACE/KIND-NAME.yaml`.
-        text: the file.
-        kind: of the object.
-    """
+    """One object as a YAML file at `NAMESPACE/KIND-NAME.yaml`."""
 
     path: str
     text: str
@@ -368,11 +350,7 @@ class ObjectFile:
 
 
 def object_file(value: Object, namespace: str) -> ObjectFile:
-    """Return the file of an object of a namespace; the namespace is empty for cluster-wide objects.
-
-    Raises:
-        NotWritable: the object is nested too deeply, or contains characters that YAML does not allow.
-    """
+    """Return the file of an object; `namespace` is empty for cluster-wide ones. Raises NotWritable."""
     metadata = value.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     name = _file_part(metadata.get("name") or metadata.get("generateName"))
@@ -428,12 +406,7 @@ _NONE = ""
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """The location of a kind in the API.
-
-    Args:
-        listed: whether all objects of a namespace matter, whatever their names.
-        version: of the group; empty for the one that the server prefers.
-    """
+    """A kind in the API. `listed`: all objects of a namespace matter, whatever their names."""
 
     group: str
     plural: str
@@ -524,11 +497,7 @@ class InvalidReview(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One request.
-
-    Args:
-        skipped: why the object needs no judgement; empty if it does.
-    """
+    """One request; `skipped` is why the object needs no judgement, else empty."""
 
     uid: str
     kind: str
@@ -546,11 +515,7 @@ def uid_in(body: bytes) -> str:
 
 
 def read_review(body: bytes) -> Review:
-    """Parse a request.
-
-    Raises:
-        InvalidReview: it is not an AdmissionReview of version v1, or nested too deeply.
-    """
+    """Parse a request. Raises InvalidReview unless it is an AdmissionReview of version v1."""
     try:
         document = json.loads(body)
     except RecursionError:
@@ -676,7 +641,6 @@ class Workers:
     _limiter: anyio.CapacityLimiter | None = None
 
     def close(self) -> None:
-        """Remove the empty folder that is the root of the files."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     async def warm(self) -> None:
@@ -686,14 +650,7 @@ class Workers:
             await self._run(_do_nothing)
 
     async def judge_body(self, body: bytes) -> Step:
-        """Judge the body of a request.
-
-        Raises:
-            InvalidReview: it is not an AdmissionReview.
-            Overloaded: too many requests wait.
-            TimeoutError: raised by the caller's deadline.
-            WorkerDied: the process died.
-        """
+        """Judge the body of a request. Raises InvalidReview, Overloaded, WorkerDied, or the caller's TimeoutError."""
         return await self._rounds(lambda reads, is_last: (_step, body, self.policy, self.folder, reads, is_last))
 
     async def judge_object(self, value: Mapping[str, Any], namespace: str) -> Judgement:
@@ -745,12 +702,7 @@ class Workers:
 
 
 def _call_in_process(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float) -> Any:
-    """Return the result of a call in a new process, which has ended afterwards.
-
-    Raises:
-        TimeoutError: the call takes longer than `seconds`.
-        WorkerDied: the process ended before its result.
-    """
+    """Return the result of a call in a new process. Raises TimeoutError after `seconds`, or WorkerDied."""
     receiver, sender = _FORKS.Pipe(duplex=False)
     process = _FORKS.Process(target=_send_result, args=(sender, function, arguments), daemon=True)
     try:

@@ -90,7 +90,6 @@ class Metrics:
             self._troubles.labels(reason)
 
     def count(self, kind: str, judgement: Judgement, seconds: float) -> None:
-        """Count one answer."""
         self._reviews.labels(kind if kind in _KINDS else "other", judgement.result).inc()
         for rule, severity in judgement.findings:
             self._findings.labels(rule, severity).inc()
@@ -185,12 +184,7 @@ class Webhook:
         raise ClientDisconnect
 
     async def answer(self, body: bytes, *, is_whole: bool = True, timeout: str = "") -> bytes | None:
-        """Return the response to a body, as JSON; None if the body is not a request that can be answered.
-
-        Args:
-            is_whole: whether `body` is complete, and not the beginning of one above the limit.
-            timeout: the API server's timeout, in its notation: `10s`.
-        """
+        """Return the response to a body (`is_whole`: not cut) as JSON within `timeout` (`10s`); None if impossible."""
         started = time.monotonic()
         policy = self.workers.policy
         reason, trouble = "", ""
@@ -274,11 +268,7 @@ class Certificate:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS settings with this certificate.
-
-        Raises:
-            UsageError: the files cannot be used.
-        """
+        """Return the TLS settings with this certificate. Raises UsageError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -304,11 +294,7 @@ class Certificate:
 
 
 def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> None:
-    """Serve until a signal ends the process.
-
-    Raises:
-        UsageError: the certificate or the address cannot be used.
-    """
+    """Serve until a signal ends the process. Raises UsageError."""
     context = certificate.context()
     state = certificate.state()
     webhook.metrics.certificate.set(time.time())

@@ -96,14 +96,7 @@ class NotInHistory(Exception):
 
 @dataclass
 class FleetPage:
-    """The handlers of the application.
-
-    Args:
-        database: the history to show.
-        access: who may see it.
-        deadline_s: time limit of a request.
-        strangers: whether requests for another host name are answered; needs a token.
-    """
+    """The handlers. `strangers`: requests for another host name are answered, which needs a token."""
 
     database: ReadOnlyHistory
     access: Access
@@ -484,11 +477,7 @@ class Listening:
 
 
 def listening(text: str) -> Listening:
-    """Parse `HOST:PORT`, `[IPV6]:PORT`, or `PORT` of the loopback address.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Parse `HOST:PORT`, `[IPV6]:PORT`, or `PORT` of the loopback address. Raises UsageError."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") if host else "127.0.0.1"
     if not (port.isascii() and port.isdecimal() and int(port) <= 65535):
@@ -499,15 +488,7 @@ def listening(text: str) -> Listening:
 def serve(
     address: str, where: Listening, token: str, *, deadline_s: float, started: Callable[[Listening], None]
 ) -> None:
-    """Serve the page until SIGINT or SIGTERM.
-
-    Args:
-        address: of the history.
-        started: called once when requests are answered.
-
-    Raises:
-        UsageError: it would listen to others without a token; the history cannot be shown; the port cannot be used.
-    """
+    """Serve the page until SIGINT or SIGTERM. Raises UsageError, also for a public address without a token."""
     if not token and not is_loopback(where.host):
         raise UsageError(
             f"--listen {where.host}:{where.port}: others could read the history; give a token with --token-file or "

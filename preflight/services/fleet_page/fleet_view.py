@@ -1,7 +1,4 @@
-"""The pages of the fleet and of one node: outcomes, faults, new faults, every run, and links over time.
-
-Times, numbers and drawings of the page, in the words and classes of the HTML report.
-"""
+"""The pages of the fleet and of one node: outcomes, faults, new faults, every run, and links over time."""
 
 from __future__ import annotations
 
@@ -148,13 +145,7 @@ def chosen_nodes(past: Past, filters: Filters, place: int) -> tuple[str, ...]:
 
 
 def fleet_view(past: Past, place: int, filters: Filters, faults: Sequence[Fault], left_out: int) -> FleetView:
-    """Build the page.
-
-    Args:
-        place: index of the run whose outcomes are shown.
-        faults: the faults of that run.
-        left_out: number of older runs in the period that do not fit on a page.
-    """
+    """Build the page about the run at index `place` and its `faults`; `left_out` older runs do not fit."""
     nodes = chosen_nodes(past, filters, place)
     states = {node: past.states[node][place] or "absent" for node in nodes}
     numbers = Counter(states.values())
@@ -241,9 +232,7 @@ def _fault_line(fault: Fault, nodes: set[str], before: dict[str, str | None]) ->
 
 
 def _changes(past: Past, nodes: set[str]) -> tuple[ChangeLine, ...]:
-    """Return the property changes of these nodes, the newest first; drivers, kernels and the like before other
-    properties.
-    """
+    """Return the property changes of these nodes, newest first; drivers and kernels before other properties."""
     chosen = (change for change in changes_of(past) if change.node in nodes)
     together = grouped(((item.run, item.name, item.before, item.after), item.node) for item in chosen)
     ordered = sorted(together.items(), key=lambda item: (-item[0][0], item[0][1] not in SOFTWARE, item[0][1:]))
@@ -532,9 +521,7 @@ class LinksView:
 
 
 def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page: int) -> LinksView:
-    """Build the page: first the links whose newest value is worst, compared with the median of all links in that
-    run.
-    """
+    """Build the page: the links with the worst newest value first, compared with the median of that run."""
     beside = _medians([item.values for item in links], len(past.runs))
     ordered = sorted(links, key=lambda item: (-_badness(item, quantity, beside), item.node, item.peer))
     pages, shown = paginate(ordered, page, PAGE_LINKS)
@@ -554,14 +541,11 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
 
 
 def _newest_index(values: Sequence[object]) -> int:
-    """Return the index of the last known value."""
     return max(place for place, value in enumerate(values) if value is not None)
 
 
 def _badness(item: LinkSeries, quantity: Quantity, beside: Sequence[float | None]) -> float:
-    """Return how many times worse than the median of its run the newest value is; 0 if no direction of the quantity is
-    better.
-    """
+    """Return how many times worse than the median of its run the newest value is; 0 if neither way is better."""
     place = _newest_index(item.values)
     value, usual = item.values[place], beside[place]
     if value is None or usual is None or quantity.better not in ("higher", "lower"):

@@ -121,11 +121,7 @@ def counts_of(past: Past) -> tuple[RunCounts, ...]:
 
 
 def read_faults(connection: Connection, run: int, only: Collection[str] | None) -> tuple[Fault, ...]:
-    """Return the faults of nodes in a run, one entry per message; nodes that did not answer come first.
-
-    Args:
-        only: the nodes to include; None for all.
-    """
+    """Return the faults of a run, of all nodes or `only` these, one per message; nodes without an answer come first."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import NODE_RUNS, NODES, OUTCOMES
@@ -160,9 +156,7 @@ def read_faults(connection: Connection, run: int, only: Collection[str] | None) 
 
 
 def read_series(connection: Connection, past: Past, node: str, peers: Collection[str]) -> tuple[Series, ...]:
-    """Return every quantity of a node in these runs; for its peers, only the values of the same runs, for
-    comparison.
-    """
+    """Return every quantity of a node in these runs, and its peers' values of the same runs."""
     place = {run.id: number for number, run in enumerate(past.runs)}
     names, quantities = names_in(connection), quantities_in(connection)
     wanted_ids = {number for number, name in names.items() if name == node or name in peers}
@@ -188,11 +182,7 @@ def read_series(connection: Connection, past: Past, node: str, peers: Collection
 def read_links(
     connection: Connection, past: Past, quantity: str, only: Collection[str] | None
 ) -> tuple[Quantity | None, tuple[Quantity, ...], tuple[LinkSeries, ...]]:
-    """Return the chosen quantity of links (by default the first one), all measured quantities, and the values of links.
-
-    Args:
-        only: every link of these nodes; None for the links of the newest run that measured links.
-    """
+    """Return the chosen (or first) quantity of links, all quantities, and the values of links (`only`: of nodes)."""
     from sqlalchemy import select
 
     from preflight.commands.history.database import MEASUREMENTS
@@ -263,14 +253,10 @@ class Filters:
 
     @property
     def names(self) -> frozenset[str] | None:
-        """Return the names of the chosen nodes; None for all."""
         return frozenset(expand_hosts(self.hosts)) if self.hosts else None
 
     def query(self, **changes: Any) -> str:
-        """Return the query of the address with these changes, beginning with `?`; empty if nothing is chosen.
-
-        A list starts again at its first page when something else changes.
-        """
+        """Return the address's query with these changes, else empty; other changes return to the first page."""
         changed = replace(self, **{"page": 1, **changes})
         default = Filters()
         chosen = {
@@ -282,11 +268,7 @@ class Filters:
 
 
 def filters_of(query: Iterable[tuple[str, str]]) -> Filters:
-    """Parse the filters of a query.
-
-    Raises:
-        WrongFilter: a name is unknown or given twice, or a value is malformed.
-    """
+    """Parse the filters of a query. Raises WrongFilter."""
     known = [item.name for item in fields(Filters)]
     filters: dict[str, Any] = {}
     for name, text in query:

@@ -1,6 +1,5 @@
-"""Findings as diagnostics of an editor, the page and actions of each, and the effect of a word of a file on its ranks.
-
-The pages are those of `preflight rules -o markdown`; an editor opens the file immediately, without a network.
+"""Findings as diagnostics of an editor, the page and actions of each, and the effect of a word of a file on its
+ranks.
 """
 
 from __future__ import annotations
@@ -44,13 +43,7 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class PlacedFinding:
-    """A finding and its range in the editor.
-
-    Args:
-        job: the name of its job.
-        finding: with at least one location.
-        range: of the first location.
-    """
+    """A finding of `job` with a location, and its range in the editor."""
 
     job: str
     finding: Finding
@@ -58,28 +51,21 @@ class PlacedFinding:
 
 
 class Places:
-    """Ranges of locations; each file is read once.
-
-    Args:
-        folder: the texts, as they were judged.
-    """
+    """Ranges of locations in the texts of `folder` as they were judged; each file is read once."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._texts: dict[str, Text] = {}
 
     def text(self, path: str) -> Text:
-        """Return the text of a file."""
         if path not in self._texts:
             self._texts[path] = self._folder.text(path)
         return self._texts[path]
 
     def range(self, location: Location) -> types.Range:
-        """Return the range of a location."""
         return self.text(location.path).range(location.line, location.column, location.end_line, location.end_column)
 
     def location(self, location: Location) -> types.Location:
-        """Return a location, with the URI of its file."""
         return types.Location(uri_of(self._folder.root / location.path), self.range(location))
 
 
@@ -95,10 +81,7 @@ def placed_findings(folder: Folder, path: str, places: Places) -> list[PlacedFin
 
 
 def diagnostics_of(folder: Folder, pages: RulePages) -> dict[str, list[types.Diagnostic]]:
-    """Return the diagnostics of every file of the jobs that open files belong to, by path relative to the folder.
-
-    A file without diagnostics has an empty list, so that the editor drops old ones.
-    """
+    """Return the diagnostics of all files of open jobs by relative path; empty lists clear old ones."""
     places = Places(folder)
     by_document: dict[str, dict[str, types.Diagnostic]] = {}
     for judged in folder.jobs.values():
@@ -177,13 +160,7 @@ def _diagnostic(finding: Finding, location: Location, places: Places, pages: Rul
 
 
 class RulePages:
-    """The pages of rules, written when the first link is needed.
-
-    Args:
-        roots: folders of the editor; nothing is written inside them.
-        site_rules: files of rules that the user named.
-        folder: the folder of the pages; by default in the user's cache directory.
-    """
+    """The pages of rules, written on demand to `folder` (default: the user's cache), never inside `roots`."""
 
     def __init__(self, roots: Sequence[Path], site_rules: tuple[Path, ...] = (), folder: Path | None = None) -> None:
         base = folder or default_folder()
@@ -230,20 +207,14 @@ _SLASHES = frozenset((".json", ".jsonc", ".json5", ".hjson"))
 
 
 class BufferFiles(Files):
-    """The files of a folder as they were judged, with the unsaved texts of the editor; nothing is written.
-
-    Args:
-        folder: the folder.
-    """
+    """The files of a folder as they were judged, with the unsaved texts of the editor; nothing is written."""
 
     def __init__(self, folder: Folder) -> None:
         super().__init__(folder.root)
         self._folder = folder
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file that was judged. Raises OSError, or ValueError if it is not regular or is
-        outside.
-        """
+        """Return the content of a judged file. Raises OSError, or ValueError if it is not regular or is outside."""
         content = self._folder.buffer(path)
         return super().read(path) if content is None else content
 
@@ -251,19 +222,7 @@ class BufferFiles(Files):
 def actions(
     folder: Folder, path: str, range: types.Range, only: Sequence[str] | None, versions: Mapping[str, int], watch: Watch
 ) -> list[types.CodeAction]:
-    """Return the actions for a range of a file.
-
-    Args:
-        folder: its jobs have the findings.
-        path: the file, relative to the folder.
-        range: the range that the editor requests.
-        only: the requested kinds of actions; None for all.
-        versions: of the open files by path, so that an edit of an outdated text is refused.
-        watch: stops the judging of suppressions.
-
-    Raises:
-        Superseded: it was stopped.
-    """
+    """Return the actions for a range of a file; `versions` reject edits of outdated texts. Raises Superseded."""
     places = Places(folder)
     findings = placed_findings(folder, path, places)
     found: list[types.CodeAction] = []
@@ -335,7 +294,7 @@ def _suppressions(
     changed = text.text[:at] + comment + text.text[at:]
     judged = folder.judge_with(placed.job, path, changed.encode("utf-8", "replace"), watch)
     before = folder.jobs[placed.job].report
-    if judged is None or before is None or not _is_suppressed(finding, judged.suppressed):
+    if judged is None or before is None or not any(one.fingerprint == finding.fingerprint for one in judged.suppressed):
         return
     if {_identity(one) for one in judged.findings} - {_identity(one) for one in before.findings}:
         return
@@ -348,10 +307,6 @@ def _suppressions(
         is_preferred=False,
         edit=_workspace_edit(folder, {path: [edit]}, versions),
     )
-
-
-def _is_suppressed(finding: Finding, suppressed: Sequence[Finding]) -> bool:
-    return any(one.fingerprint == finding.fingerprint for one in suppressed)
 
 
 def _identity(finding: Finding) -> tuple[str, str]:
@@ -421,14 +376,7 @@ _MARKUP = re.compile(r"([\\`*\[\]<>#!|&_])")
 
 
 def claims_at(job: Job, path: str, text: Text, line: int, column: int) -> list[Claim]:
-    """Return the claims of the word at a place, narrowest first.
-
-    Args:
-        job: its claims are searched.
-        path: the file.
-        text: its text.
-        line, column: the place, counted from 1.
-    """
+    """Return the claims of the word at a place (counted from 1), narrowest first."""
     here = [claim for claim in job.claims if claim.span.path == path and claim.source != "derived"]
     claims = [claim for claim in here if _covers(claim, line, column)]
     if not any(map(_is_named, claims)):
@@ -456,15 +404,7 @@ def _is_aside(claim: Claim) -> bool:
 def hover_text(
     jobs: Sequence[Job], plans: Sequence[Sequence[LaunchPlan]], path: str, text: Text, at: tuple[int, int]
 ) -> str:
-    """Return Markdown about the word at a place; empty if it has no effect.
-
-    Args:
-        jobs: those that the file belongs to.
-        plans: the launches of each.
-        path: the file.
-        text: its text.
-        at: line and column, counted from 1.
-    """
+    """Return Markdown about the word at line and column `at` (from 1); empty if it has no effect."""
     parts: list[str] = []
     for job, launches in zip(jobs, plans, strict=True):
         claims = claims_at(job, path, text, *at)
@@ -519,7 +459,8 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
             if other.value != claim.value:
                 listed_lines.add(_line_of(other))
                 theirs = _code(format_value(other.value))
-                yield f"- not what {_code(other.spelling)} at {_word_at(other)} gives: {theirs}"
+                place = _plain(f"{other.span.path}:{other.span.line}")
+                yield f"- not what {_code(other.spelling)} at {place} gives: {theirs}"
         if claim.origin is not None:
             yield "- assigned at " + _plain(f"{claim.origin.path}:{claim.origin.line}")
         if claim.condition:
@@ -584,10 +525,6 @@ def _at_of(setting: Setting) -> tuple[str, int]:
     return setting.place.path, setting.place.line
 
 
-def _word_at(claim: Claim) -> str:
-    return _plain(f"{claim.span.path}:{claim.span.line}")
-
-
 def _plain(text: str) -> str:
     """Return text of a file in Markdown without links, pictures or HTML."""
     return _MARKUP.sub(r"\\\1", clean(text))
@@ -608,14 +545,7 @@ MAX_LOCATIONS = 200
 
 
 def definitions(folder: Folder, path: str, at: tuple[int, int]) -> list[types.Location]:
-    """Return the places that determine the meaning of a place: the other side of a contradiction, the claim that
-    overrides it, and the assignment of its value.
-
-    Args:
-        folder: its jobs are searched.
-        path: the file, relative to the folder.
-        at: line and column, counted from 1.
-    """
+    """Return the places that give a place its meaning: a contradiction, an overriding claim, an assignment."""
     places = Places(folder)
     found: list[Location] = []
     for judged in folder.jobs_with(path):

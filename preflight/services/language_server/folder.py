@@ -1,11 +1,7 @@
-"""One folder of an editor: its jobs as `preflight lint` finds them, and conversion between positions of editor and
-preflight.
+"""One folder of an editor: its jobs, and conversion between positions of the editor and of preflight.
 
 preflight counts lines at line feeds and columns in characters, both from 1. An editor also ends a line at a carriage
 return, counts from 0, and counts columns in the units that it agreed on with the server, usually those of UTF-16.
-
-After a change only the affected jobs are read and judged again. The set of jobs is found by reading the whole folder,
-in the background. Everything here runs in one worker thread.
 """
 
 from __future__ import annotations
@@ -47,12 +43,7 @@ _EDITOR_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Text:
-    """The text of one file.
-
-    Args:
-        text: without a byte-order mark, which editors do not count either.
-        codec: converts between characters and the editor's units.
-    """
+    """The text of one file without a byte-order mark; `codec` converts characters to the editor's units."""
 
     def __init__(self, text: str, codec: PositionCodec) -> None:
         self.text = text
@@ -88,7 +79,6 @@ class Text:
         return start + len(line)
 
     def position(self, offset: int) -> types.Position:
-        """Return the editor's position of an offset."""
         line = bisect_right(self._editor_starts, offset) - 1
         before = self._editor_line(line)[: offset - self._editor_starts[line]]
         return types.Position(line, self._codec.client_num_units(before))
@@ -132,7 +122,6 @@ def path_of(uri: str) -> Path | None:
 
 
 def uri_of(path: Path) -> str:
-    """Return the URI of an absolute path."""
     return path.as_uri()
 
 
@@ -149,12 +138,7 @@ class Superseded(BaseException):
 
 
 class Watch:
-    """Stops a run between two files or two rules.
-
-    Args:
-        stop: set as soon as the result is no longer needed.
-        deadline_s: time limit of the run in seconds.
-    """
+    """Stops a run between two files or rules: when `stop` is set, or after `deadline_s` seconds."""
 
     def __init__(self, stop: threading.Event, deadline_s: float) -> None:
         self._stop = stop
@@ -167,12 +151,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class JudgedJob:
-    """A job and the report on it; no report if none of its files is open.
-
-    Args:
-        job: as read.
-        report: on this job alone.
-    """
+    """A job as read, and the report on it alone; no report if none of its files is open."""
 
     job: Job
     report: Report | None = None
@@ -184,13 +163,9 @@ class JudgedJob:
 
 
 class Folder:
-    """The jobs of one folder.
+    """The jobs of one folder, outside which nothing is read.
 
-    Args:
-        root: the folder; nothing outside is read, and paths are relative to it.
-        choices: the options of the server's command line.
-        is_workspace: whether the user opened the folder itself; otherwise only single files in it.
-        codec: the editor's units of columns.
+    `choices` are the server's options; `is_workspace`: the user opened the folder itself, not single files in it.
     """
 
     def __init__(self, root: Path, choices: Choices, codec: PositionCodec, *, is_workspace: bool) -> None:
@@ -207,19 +182,12 @@ class Folder:
         self._assumed: dict[str, Job] = {}
 
     def relative(self, path: Path) -> str:
-        """Return a path relative to the root."""
         return os.path.relpath(path, self.root)
 
     def read_all(self, buffers: Mapping[str, bytes], watch: Watch) -> None:
-        """Read the whole folder, and judge the jobs that open files belong to.
+        """Read the whole folder, and judge the jobs that open files (`buffers`) belong to.
 
-        Args:
-            buffers: the open files, by path relative to the root.
-            watch: stops the run.
-
-        Raises:
-            Superseded: it was stopped; the earlier results are kept.
-            UsageError: the configuration cannot be used.
+        Raises Superseded if stopped (earlier results are kept), and UsageError for an unusable configuration.
         """
         if not self._is_workspace:
             self.read_again(buffers, frozenset(buffers), watch)
@@ -231,16 +199,9 @@ class Folder:
         self.is_complete = True
 
     def read_again(self, buffers: Mapping[str, bytes], touched: frozenset[str], watch: Watch) -> None:
-        """Read and judge the jobs again whose texts differ from the last run.
+        """Read and judge the jobs again whose texts differ from the last run, or that have `touched` files.
 
-        Args:
-            buffers: the open files, by path relative to the root.
-            touched: further files that have changed.
-            watch: stops the run.
-
-        Raises:
-            Superseded: it was stopped; the earlier results are kept.
-            UsageError: the configuration cannot be used.
+        Raises Superseded if stopped (earlier results are kept), and UsageError for an unusable configuration.
         """
         paths = {*buffers, *self._buffers}
         changed = {path for path in paths if buffers.get(path) != self._buffers.get(path)} | touched
@@ -265,9 +226,7 @@ class Folder:
         return [judged for judged in self.jobs.values() if path in judged.paths]
 
     def planned_jobs(self, path: str, watch: Watch) -> list[Job]:
-        """Return the jobs of a file as `preflight plan` reads them: variables that the caller may set have their
-        defaults.
-        """
+        """Return the jobs of a file as `preflight plan` reads them: variables of the caller have their defaults."""
         found: list[Job] = []
         for judged in self.jobs_with(path):
             name = judged.job.name

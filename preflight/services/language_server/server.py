@@ -55,14 +55,7 @@ _DECIDING = frozenset((".gitignore", "preflight.toml", "pyproject.toml"))
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file that is open in the editor.
-
-    Args:
-        uri: as the editor writes it.
-        path: absolute.
-        version: of its text.
-        content: its text.
-    """
+    """A file that is open in the editor: its URI as the editor writes it, its path, version and content."""
 
     uri: str
     path: Path
@@ -71,11 +64,7 @@ class OpenFile:
 
 
 class Server(LanguageServer):
-    """The language server of preflight.
-
-    Args:
-        choices: what the user chose on the command line; a workspace cannot change it.
-    """
+    """The language server of preflight; a workspace cannot change the command line's `choices`."""
 
     def __init__(self, choices: Choices) -> None:
         # Full texts: an editor ends lines at other characters than Python does, so that its ranges may not fit here.
@@ -87,7 +76,7 @@ class Server(LanguageServer):
         self._touched: set[Path] = set()
         self._published: dict[str, list[types.Diagnostic]] = {}
         self._pages: RulePages | None = None
-        self._said: set[str] = set()
+        self._shown_texts: set[str] = set()
         #: Grows with every change; a result of an older one is stale.
         self._generation = 0
         self._judged = 0
@@ -152,7 +141,6 @@ class Server(LanguageServer):
             await self._idle.wait()
 
     def shutdown(self) -> None:
-        """Stop judging, and the server."""
         if self._loop_task is not None:
             self._loop_task.cancel()
             self._loop_task = None
@@ -269,10 +257,9 @@ class Server(LanguageServer):
         return True
 
     def _show_once(self, text: str) -> None:
-        """Show a message, unless it was shown before."""
         shown = clean(text)
-        if shown not in self._said and len(self._said) < MAX_OPEN_FILES:
-            self._said.add(shown)
+        if shown not in self._shown_texts and len(self._shown_texts) < MAX_OPEN_FILES:
+            self._shown_texts.add(shown)
             self.window_show_message(types.ShowMessageParams(types.MessageType.Warning, f"preflight: {shown}"))
 
     async def _publish(self, generation: int) -> None:
@@ -297,12 +284,7 @@ class Server(LanguageServer):
     # --- answers ---
 
     async def answer(self, uri: str, make: Callable[[Folder, str, Watch], T]) -> T | None:
-        """Return the result of `make` for the present text of an open file; None if it is not ready in time.
-
-        Args:
-            uri: of the file.
-            make: called in the worker with the folder, the path relative to it, and an object that stops the run.
-        """
+        """Return the result of `make(folder, path, watch)` for an open file's present text; None if it is late."""
         file = self._open.get(uri)
         if file is None:
             return None
@@ -443,15 +425,7 @@ def _watch_files(server: Server) -> None:
 
 
 def serve(choices: Choices, address: tuple[str, int] | None = None) -> None:
-    """Serve one editor until it disconnects, on standard input and output, or on a TCP port.
-
-    Args:
-        choices: the options of the command line.
-        address: host and port to listen on.
-
-    Raises:
-        UsageError: the port cannot be used.
-    """
+    """Serve one editor until it disconnects, on standard input and output or `address`. Raises UsageError."""
     server = make_server(choices)
     if address is not None:
         with contextlib.suppress(SystemExit):
@@ -475,7 +449,6 @@ class _PrefixedStream:
         return first + await self._rest.readline()
 
     async def readexactly(self, count: int) -> bytes:
-        """Return bytes after a line that was read."""
         return await self._rest.readexactly(count)
 
 

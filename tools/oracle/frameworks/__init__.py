@@ -9,13 +9,12 @@ from tools.oracle.frameworks.base import SEEDS, Framework, described
 
 
 def names() -> tuple[str, ...]:
-    """The names of all of them."""
     modules = {module.name for module in pkgutil.iter_modules(__path__)} - {"base"}
     return tuple(sorted(modules | {path.stem for path in SEEDS.glob("*.yaml")}))
 
 
 def find(name: str) -> Framework:
-    """The framework of a name; raises FileNotFoundError for another name."""
+    """Return the framework with this name. Raises FileNotFoundError for an unknown name."""
     if not any(module.name == name for module in pkgutil.iter_modules(__path__)):
         return described(name)
     found = importlib.import_module(f"{__name__}.{name}").FRAMEWORK

@@ -31,7 +31,7 @@ SEEDS = Path(__file__).parents[1] / "seeds"
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A valid configuration. `form` is how it is given; `settings` are its keys and values, in sections."""
+    """A valid configuration. `form` is its file format; `settings` are its keys and values, in sections."""
 
     form: str
     settings: dict[str, Any]
@@ -52,27 +52,27 @@ def _document(name: str) -> dict[str, Any]:
 
 
 def seeds(name: str) -> tuple[Seed, ...]:
-    """The valid configurations in `tools/oracle/seeds/NAME.yaml`.
+    """Return the valid configurations in `tools/oracle/seeds/NAME.yaml`.
 
-    A row has the settings of the row that it names in `from`, without the keys in `without`, and with its own. The keys
-    of sections may be joined by dots. A row without `form` is only what others begin with.
+    A row has its own settings, and those of the row that it names in `from`, except the keys in `without`. The keys of
+    sections may be joined by dots. A row without `form` is only a base for other rows.
     """
-    made: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     found: list[Seed] = []
     for row in _document(name)["seeds"]:
-        settings = copy.deepcopy(made[row["from"]]) if "from" in row else {}
+        settings = copy.deepcopy(result[row["from"]]) if "from" in row else {}
         for key in row.get("without", ()):
             apply(settings, Change(key, "removed"))
         for key, value in row["settings"].items() if "settings" in row else ():
             apply(settings, Change(key, "value", value))
-        made[row.get("name", "")] = settings
+        result[row.get("name", "")] = settings
         if "form" in row:
             found.append(Seed(row["form"], settings))
     return tuple(found)
 
 
 def space(name: str) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """For each form, the values worth trying by key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
+    """Return the values to try by form and key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
     forms = _document(name)["space"]
     return {form: {key: tuple(values) for key, values in flat(keys)} for form, keys in forms.items()}
 
@@ -84,18 +84,16 @@ class Framework:
     Args:
         name: as on the command line.
         distribution: as on the package index.
-        version: the pinned one.
-        requirements: what pip installs, with everything that it needs.
-        alone: what pip installs without what it needs (`--no-deps`), because that would fetch gigabytes.
-        environment: an environment of the project that already holds the release, from its root; empty if none.
+        requirements: what pip installs, with all dependencies.
+        alone: what pip installs without dependencies (`--no-deps`), because they would take gigabytes.
+        environment: an environment of the project that already holds the release, relative to its root; empty if none.
         needs_torch: whether the environment sees the torch of the tests.
-        validator: the program in `tools/oracle/validators` that asks the framework.
-        seeds: valid configurations.
-        space: for each form, values worth trying by key.
+        validator: the program in `tools/oracle/validators` for the framework.
+        space: for each form, values to try by key.
         render: writes the files and the launch line of a configuration.
-        keep: keys that are left alone.
-        numbers: what a number of a valid configuration is changed to.
-        sections: sections whose keys are worth trying only where a configuration has them.
+        keep: keys that are not changed.
+        numbers: replacements for the numbers of a valid configuration.
+        sections: sections whose keys are tried only if a configuration has them.
     """
 
     name: str
@@ -114,7 +112,7 @@ class Framework:
     sections: frozenset[str] = frozenset()
 
     def cases(self, number: int, random_seed: int) -> Iterator[Case]:
-        """The valid configurations and about `number` changed ones."""
+        """Yield the valid configurations and about `number` changed ones."""
         draw = random.Random(random_seed)
         seen: set[str] = set()
         each = max(1, number // len(self.seeds))
@@ -134,12 +132,11 @@ class Framework:
                     yield case
 
     def _fits(self, seed: Seed, key: str) -> bool:
-        """Whether a key is worth trying: one of a second file only where the configuration has that."""
+        """Return whether a key is worth trying: keys of a second file only if the configuration has that file."""
         root, dot, _ = key.partition(".")
         return not dot or root not in self.sections or root in seed.settings
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
-        """The case with these changes alone, from whichever seed has its form and gives the same files."""
         for seed in self.seeds:
             if seed.form != case.form:
                 continue
@@ -149,17 +146,17 @@ class Framework:
 
 
 def _changed(settings: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, Any]:
-    made = copy.deepcopy(settings)
+    result = copy.deepcopy(settings)
     for change in changes:
-        apply(made, change)
-    return made
+        apply(result, change)
+    return result
 
 
 def described(name: str) -> Framework:
-    """The framework that `tools/oracle/seeds/NAME.yaml` describes completely.
+    """Return the framework that `tools/oracle/seeds/NAME.yaml` describes.
 
-    `files` are the same in each case, or in each of a form; a form names the one that has the settings, and how they
-    are written. A section may have a file of its own, `second`, and a file may be there only if a key names it.
+    `files` are the same in each case or in each case of a form; a form names the file with the settings and its format.
+    A section may be in a separate file, `second`, and a file may exist only if a key names it.
     """
     document = _document(name)
     given = {key: tuple(value) if isinstance(value, list) else value for key, value in document["framework"].items()}
@@ -186,7 +183,7 @@ def described(name: str) -> Framework:
 
 
 def _written(form: dict[str, str], settings: dict[str, Any], template: str) -> tuple[str, Lines]:
-    """The settings as text, and the line of each key."""
+    """Return the settings as text, and the line of each key."""
     kind = form["format"]
     if kind in _FORMATS:
         return _FORMATS[kind](settings)

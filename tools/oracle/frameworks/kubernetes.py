@@ -45,10 +45,9 @@ _NUMBERS = (0, -1, 1, 2, 7, 64, 2**31, 2**40, 65536)
 
 @dataclass(frozen=True, slots=True)
 class CustomResources(Framework):
-    """The kinds of nine operators. The form of a case is the kind and the release of its operator."""
+    """The custom resources of nine operators. The form of a case is the kind and the operator's release."""
 
     def cases(self, number: int, random_seed: int) -> Iterator[Case]:
-        """The valid manifests and about `number` changed ones."""
         draw = random.Random(random_seed)
         seen: set[str] = set()
         each = max(1, number // len(self.seeds))
@@ -57,19 +56,18 @@ class CustomResources(Framework):
             seen.add(unchanged.id)
             yield unchanged
             for _ in range(each):
-                made, changes = _mutant(draw, seed.settings, _schema(seed.settings))
-                case = _case(seed.form, made, changes)
+                changed, changes = _mutant(draw, seed.settings, _schema(seed.settings))
+                case = _case(seed.form, changed, changes)
                 if changes and case.id not in seen:
                     seen.add(case.id)
                     yield case
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
-        """The case with these changes alone."""
         seed = next(seed for seed in self.seeds if seed.form == case.form)
-        made = copy.deepcopy(seed.settings)
+        changed = copy.deepcopy(seed.settings)
         for change in changes:
-            _apply(made, _split(change.key), change)
-        yield _case(case.form, made, changes)
+            _apply(changed, _split(change.key), change)
+        yield _case(case.form, changed, changes)
 
 
 def _case(form: str, document: dict[str, Any], changes: tuple[Change, ...]) -> Case:
@@ -116,7 +114,7 @@ def _lines(text: str) -> dict[str, int]:
 
 @functools.cache
 def _schemas() -> dict[str, Schema]:
-    """The schema of each kind in the newest release of its operator."""
+    """Return the schema of each kind in the newest release of its operator."""
     folder = Path(os.environ.get("ORACLE_SOURCES", "")) / "crds"
     found: dict[str, Schema] = {}
     for operator, origin in ORIGINS.items():
@@ -135,7 +133,7 @@ def _schema(document: dict[str, Any]) -> Schema:
 
 
 def _walk(value: Any, schema: Schema, path: Path_ = ()) -> Iterator[tuple[Path_, Any, Schema]]:
-    """Every value below the top, with its path and its schema (empty where there is none)."""
+    """Yield every value below the top, with its path and its schema (empty if it has none)."""
     if path:
         yield path, value, schema
     if isinstance(value, dict):
@@ -149,15 +147,15 @@ def _walk(value: Any, schema: Schema, path: Path_ = ()) -> Iterator[tuple[Path_,
 
 
 def _mutant(draw: random.Random, document: dict[str, Any], schema: Schema) -> tuple[dict[str, Any], tuple[Change, ...]]:
-    made = copy.deepcopy(document)
+    changed = copy.deepcopy(document)
     changes: list[Change] = []
     for _ in range(draw.choice((1, 1, 1, 2, 2, 3))):
-        drawn = _drawn(draw, made, schema)
+        drawn = _drawn(draw, changed, schema)
         for path, change in drawn:
             if not any(_overlap(path, _split(other.key)) for other in changes):
-                _apply(made, path, change)
+                _apply(changed, path, change)
                 changes.append(change)
-    return made, tuple(changes)
+    return changed, tuple(changes)
 
 
 def _overlap(one: Path_, other: Path_) -> bool:
@@ -226,7 +224,7 @@ def _other_value(draw: random.Random, value: Any, part: Schema) -> Any:
 
 
 def _added(draw: random.Random, document: dict[str, Any], schema: Schema) -> list[tuple[Path_, Change]]:
-    """A field that the kind has and the manifest has not: mostly as it should be."""
+    """Return a field of the kind that the manifest lacks, mostly with a valid value."""
     places = [((), document, schema), *_walk(document, schema)]
     open_places = [
         (path, sorted(part["properties"].keys() - value.keys() - {"status"}), part)
@@ -247,7 +245,7 @@ def _added(draw: random.Random, document: dict[str, Any], schema: Schema) -> lis
 
 
 def _pair(draw: random.Random, document: dict[str, Any], schema: Schema) -> list[tuple[Path_, Change]]:
-    """Fields that a rule of the kind names together, set or left out."""
+    """Return fields that one rule of the kind names, set or left out."""
     ruled = [
         (path, value, part)
         for path, value, part in [((), document, schema), *_walk(document, schema)]
@@ -269,7 +267,7 @@ def _pair(draw: random.Random, document: dict[str, Any], schema: Schema) -> list
 
 
 def _valid(draw: random.Random, schema: Schema, depth: int) -> Any:
-    """A value that the schema allows, as far as it is said in types, choices and ranges."""
+    """Return a value that satisfies the types, choices and ranges of the schema."""
     if "enum" in schema:
         return draw.choice(schema["enum"])
     if schema.get("x-kubernetes-int-or-string"):

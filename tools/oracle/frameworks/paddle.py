@@ -46,7 +46,7 @@ def _literal(section: dict[str, Any], above: str, indent: str, rows: list[str], 
 
 
 def _strategy(settings: dict[str, Any]) -> tuple[str, dict[str, int]]:
-    """The script that fills a strategy, and the line of each key."""
+    """Return a script that fills a strategy, and the line of each key."""
     rows, lines = _HEAD.splitlines(), dict[str, int]()
     for key, value in settings.items():
         lines[key] = len(rows) + 1
@@ -60,7 +60,7 @@ def _strategy(settings: dict[str, Any]) -> tuple[str, dict[str, int]]:
 
 
 def _run(rows: list[str], variables: dict[str, Any], line: str, options: dict[str, Any]) -> tuple[str, dict[str, int]]:
-    """A shell script that exports variables and starts a line with options, and the line of each key."""
+    """Return a shell script that exports variables and starts a line with options, and the line of each key."""
     lines: dict[str, int] = {}
     rows = list(rows)
     for name, value in variables.items():
@@ -80,7 +80,6 @@ def _text(value: Any) -> str:
 
 
 def framework(name: str, version: str) -> Framework:
-    """PaddlePaddle in one release."""
     top = ["#!/bin/bash", f"pip install paddlepaddle-gpu=={version}"]
 
     def render(form: str, settings: dict[str, Any]) -> Case:

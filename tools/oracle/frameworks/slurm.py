@@ -21,10 +21,9 @@ _HEAD = 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)\n'
 
 @dataclass(frozen=True, slots=True)
 class BatchScripts(Framework):
-    """The header of a batch script: one option a line."""
+    """The header of a batch script, with one option per line."""
 
     def cases(self, number: int, random_seed: int) -> Iterator[Case]:
-        """The valid scripts and about `number` changed ones."""
         draw = random.Random(random_seed)
         seen: set[str] = set()
         for seed in self.seeds:
@@ -45,7 +44,6 @@ class BatchScripts(Framework):
                     yield case
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
-        """The case with these changes alone."""
         seed = next(seed for seed in self.seeds if seed.form == case.form)
         settings = dict(seed.settings)
         for change in changes:

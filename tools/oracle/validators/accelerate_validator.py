@@ -30,7 +30,7 @@ def _refuse(message):
 
 
 def _started(args):
-    """In the place of `torchrun`: its own look at its options, then a rank."""
+    """Replaces `torchrun`: checks its options, then runs a rank."""
     config, _, _ = distrib_run.config_from_args(args)
     _rank(config.max_nodes * config.nproc_per_node)
 
@@ -58,7 +58,7 @@ def _rank(world_size):
 
 
 class _Process:
-    """In the place of a process that the launcher starts: a rank on its own, or DeepSpeed's launcher."""
+    """Replaces a process that the launcher starts: a single rank, or DeepSpeed's launcher."""
 
     def __init__(self, command, env=None, **_):
         self.returncode = 0
@@ -72,7 +72,7 @@ class _Process:
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on the first node; the ranks are not started but made here."""
+    """Simulate the first node; the ranks are not started but created here."""
     with contextlib.ExitStack() as stack:
         patch = unittest.mock.patch.object
         stack.enter_context(patch(distrib_run, "run", _started))

@@ -28,7 +28,7 @@ ON_NODE = []
 def ask(case):
     """Raise what the schema raises.
 
-    On a node with recent GPUs that is what it raises for any number of them; here also what it raises for eight.
+    On a node with recent GPUs: the errors for any number of GPUs; here: also the errors for eight.
     """
     if not ON_NODE:
         _validate(EIGHT)
@@ -53,7 +53,7 @@ def _validate(node):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with recent GPUs and the optional packages."""
+    """Simulate a node with recent GPUs and the optional packages."""
     ON_NODE.append(True)
     try:
         with unittest.mock.patch.object(schema, "is_fp8_available", lambda: True):

@@ -16,7 +16,6 @@ def ask(case):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As rank 0 of eight."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(unittest.mock.patch.object(deepspeed_config.dist, "get_rank", lambda *_: 0))
         stack.enter_context(unittest.mock.patch.object(deepspeed_config.dist, "get_world_size", lambda *_: GPUS))

@@ -17,7 +17,6 @@ FOLDER = Path(sys.prefix) / "horovod-source"
 
 
 def unpacked():
-    """The folder that holds horovod's Python."""
     if not (FOLDER / "horovod").is_dir():
         FOLDER.mkdir(exist_ok=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]

@@ -17,7 +17,6 @@ FILLED = re.compile(r"failurePolicy\.rules\[\d+\]\.name$")
 
 
 def main():
-    """Read cases from one file, write what is said of each to another."""
     source, target = map(Path, sys.argv[1:3])
     cases = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     folders = sorted((SOURCES / "crds").iterdir())
@@ -40,15 +39,15 @@ def main():
 
 
 def first_line(faults):
-    """The first line of the first fault; empty without one."""
+    """Return the first line of the first fault; empty without faults."""
     return faults[0]["message"].splitlines()[0][:300] if faults else ""
 
 
 def may_be_rewritten(fault, text, halves):
-    """Whether a mutating webhook, which runs before the schema counts, may turn the fault into what is accepted.
+    """Return whether a mutating webhook, which runs before validation, may make the object valid.
 
-    `halves` are the paths of quantities such as 0.5. Read from the webhooks; they are not run. The verdict is
-    then recorded as one that depends on the cluster.
+    `halves` are the paths of quantities such as 0.5. Determined from the webhooks' code; they are not run. Such a
+    verdict is recorded as one that depends on the cluster.
     """
     # A boolean of the wrong type is shown as an empty text, too.
     empty = re.search(r'Invalid value: ""(?!.*must be of type)', fault["message"]) and fault["path"] != "<nil>"
@@ -59,12 +58,12 @@ def may_be_rewritten(fault, text, halves):
 
 
 def release(path):
-    """A release as numbers."""
+    """Return a release as numbers."""
     return tuple(int(part) for part in path.name.rpartition("-v")[2].split("."))
 
 
 def program():
-    """The built program; it is built again when its text is newer."""
+    """Return the path of the program, which is rebuilt if its source is newer."""
     text = FOLDER / "kubernetes_validator.go"
     checkout = SOURCES / "crd-schema-checker"
     built = SOURCES / "kubernetes_validator"

@@ -15,14 +15,14 @@ OPEN = ("callbacks", "logger", "plugins", "profiler", "strategy", "accelerator",
 
 
 def options(kind):
-    """The types of a union, each once."""
+    """Return the types of a union without duplicates."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return [item for one in typing.get_args(kind) for item in options(one)]
     return [kind]
 
 
 def rows():
-    """One row for each argument whose types have names in JSON."""
+    """Yield one row for each argument whose types have JSON names."""
     for name, kind in typing.get_type_hints(Trainer.__init__).items():
         found, patterns = [], []
         for one in options(kind):

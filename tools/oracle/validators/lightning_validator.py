@@ -52,10 +52,10 @@ class _Parsed(LightningCLI):
 
 
 def _parse(words):
-    said = []
+    messages = []
 
     def note(parser, message, error=None):
-        said.append(message)
+        messages.append(message)
         raise SystemExit(2)
 
     import jsonargparse
@@ -65,20 +65,16 @@ def _parse(words):
             sys.argv = ["train.py", *words]
             _Parsed(BoringModel, BoringDataModule, save_config_callback=None)
         except SystemExit:
-            raise Refusal("\n".join(said)) from None
-
-
-def _of_gpus(name):
-    return unittest.mock.patch.object(cuda, name, lambda: GPUS)
+            raise Refusal("\n".join(messages)) from None
 
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with eight GPUs and DeepSpeed, in the first of its ranks."""
+    """Simulate the first rank of a node with eight GPUs and DeepSpeed."""
     with contextlib.ExitStack() as stack:
         ON_NODE.append(True)
         stack.callback(ON_NODE.clear)
-        stack.enter_context(_of_gpus("num_cuda_devices"))
+        stack.enter_context(unittest.mock.patch.object(cuda, "num_cuda_devices", lambda: GPUS))
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "device_count", lambda: GPUS))
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "is_available", lambda: True))
         for module in (fabric_deepspeed, trainer_deepspeed):

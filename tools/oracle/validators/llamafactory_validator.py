@@ -31,7 +31,7 @@ def ask(case):
 
 @contextlib.contextmanager
 def _ranks():
-    """As in one of eight ranks: the parser refuses a process that runs alone."""
+    """Simulate one of eight ranks, because the parser refuses a single process."""
     with contextlib.ExitStack() as stack:
         for name, value in (
             ("world_size", GPUS),
@@ -48,7 +48,7 @@ def _ranks():
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with recent GPUs and the optional packages."""
+    """Simulate a node with recent GPUs and the optional packages."""
     with contextlib.ExitStack() as stack:
         for module, name in (
             (training_args, "is_torch_bf16_gpu_available"),

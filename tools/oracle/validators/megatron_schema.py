@@ -11,7 +11,6 @@ KINDS = {int: "whole", float: "decimal"}
 
 
 def main():
-    """Print one row for each option."""
     made = []
     for action in megatron_validator.PARSER._actions:
         for spelling in action.option_strings:

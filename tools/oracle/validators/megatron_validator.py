@@ -33,13 +33,13 @@ def ask(case):
     program = words.index("pretrain_gpt.py")
     os.environ.update(RANK="0", WORLD_SIZE=words[words.index("--nproc_per_node") + 1])
     sys.argv = words[program:]
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output):
         try:
             args = arguments.parse_args()
             arguments.validate_args(args, {"tokenizer_type": "GPT2BPETokenizer"})
         except SystemExit:
-            rows = said.getvalue().strip().splitlines()
+            rows = output.getvalue().strip().splitlines()
             raise Refusal(next((row for row in reversed(rows) if "error:" in row), "exit")) from None
     batches.destroy_num_microbatches_calculator()
     batches.init_num_microbatches_calculator(
@@ -66,7 +66,7 @@ def _rows(script):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with Blackwell GPUs and a recent Transformer Engine."""
+    """Simulate a node with Blackwell GPUs and a recent Transformer Engine."""
     with contextlib.ExitStack() as stack:
         for name, value in (("get_device_capability", (10, 0)), ("is_available", True), ("device_count", 8)):
             stack.enter_context(unittest.mock.patch.object(torch.cuda, name, lambda *_, value=value: value))

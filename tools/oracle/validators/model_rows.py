@@ -14,7 +14,7 @@ KINDS = {int: "int", float: "float", bool: "bool", str: "str", list: "list", dic
 
 
 def rows(section, model):
-    """The rows of a section and of everything in it; the name of the section is empty for the whole configuration."""
+    """Yield the rows of a section and its subsections; the name of the top section is empty."""
     if section:
         yield {"key": section, "kind": "section", "closed": model.model_config.get("extra") == "forbid"}
     for name, field in model.model_fields.items():
@@ -40,7 +40,7 @@ def rows(section, model):
 
 
 def _options(field):
-    """The types that a field takes, without None."""
+    """Return the types that a field accepts, without None."""
     found = [field.annotation]
     while any(typing.get_origin(item) in (typing.Union, types.UnionType, typing.Annotated) for item in found):
         opened = []
@@ -57,7 +57,7 @@ def _options(field):
 
 
 def _kind_of_type(item):
-    """The kind of one type; `any` where it has none."""
+    """Return the kind of a type; `any` if it has none."""
     found = typing.get_origin(item) or item
     if isinstance(found, type) and issubclass(found, str):
         return "str"
@@ -65,7 +65,7 @@ def _kind_of_type(item):
 
 
 def kind_of(field):
-    """Kind, choices and bounds of one field; `any` where they cannot be said."""
+    """Return kind, choices and bounds of a field; `any` if they cannot be expressed."""
     options = _options(field)
     literals = [item for item in options if typing.get_origin(item) is typing.Literal]
     words = [getattr(value, "value", value) for item in literals for value in typing.get_args(item)]
@@ -91,16 +91,16 @@ def kind_of(field):
     found = typing.get_origin(plain[0]) or plain[0]
     if not isinstance(found, type):
         return {"kind": "any"}
-    made = {"kind": KINDS.get(found, "any")}
+    row = {"kind": KINDS.get(found, "any")}
     if issubclass(found, enum.Enum):
         values = [member.value for member in found]
         if not all(isinstance(value, str | int) for value in values):
             return {"kind": "any"}
-        made = {"kind": KINDS.get(type(values[0]), "any"), "choices": [*values, *words]}
-    elif words and made["kind"] != "any":
-        made["words"] = words
+        row = {"kind": KINDS.get(type(values[0]), "any"), "choices": [*values, *words]}
+    elif words and row["kind"] != "any":
+        row["words"] = words
     for item in field.metadata:
         for theirs, ours in (("ge", "minimum"), ("gt", "above"), ("le", "maximum")):
             if getattr(item, theirs, None) is not None:
-                made[ours] = getattr(item, theirs)
-    return made
+                row[ours] = getattr(item, theirs)
+    return row

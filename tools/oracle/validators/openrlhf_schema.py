@@ -20,7 +20,6 @@ def keep(parser, *given):
 
 
 def main():
-    """Print one row for each option."""
     argparse.ArgumentParser.parse_args = keep
     try:
         exec(openrlhf_validator.PROGRAM, {"__name__": "__main__"})

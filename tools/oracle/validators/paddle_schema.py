@@ -24,13 +24,13 @@ MINIMA = {f"hybrid_configs.{name}_degree": 0 for name in ("mp", "pp", "sep", "sh
 
 
 def repeated(field):
-    """Whether a field is a list, in any release of protobuf."""
+    """Return whether a field is a list, in any release of protobuf."""
     found = getattr(field, "is_repeated", None)
     return field.label == Field.LABEL_REPEATED if found is None else bool(found() if callable(found) else found)
 
 
 def keys(section, message):
-    """A row for each field of a message."""
+    """Yield a row for each field of a message."""
     for field in message.fields:
         key = f"{section}.{field.name}"
         row = {"key": key, "kind": "any"}
@@ -51,7 +51,6 @@ def keys(section, message):
 
 
 def main():
-    """Print one row for each."""
     message = distributed_strategy_pb2.DistributedStrategy.DESCRIPTOR
     fields = {field.name: field for field in message.fields}
     names = {name for name in vars(DistributedStrategy) if not name.startswith("_")} | fields.keys()

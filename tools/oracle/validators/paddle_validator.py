@@ -52,7 +52,7 @@ def _parsed(script):
 
 
 def _start_ranks(program, ranks):
-    """`fleet.init` in rank 0 of so many, without communication."""
+    """Run `fleet.init` as rank 0 of this many, without communication."""
     endpoints = ",".join(f"{ADDRESS}:{6070 + rank}" for rank in range(ranks))
     os.environ.update(
         PADDLE_TRAINERS_NUM=str(ranks),
@@ -76,7 +76,7 @@ def _start_ranks(program, ranks):
 
 
 def _make_role():
-    """What `fleet.init` does first: read the role from the variables."""
+    """Read the role from the variables, as `fleet.init` does first."""
     paddle.enable_static()
     gloo = "paddle.distributed.fleet.base.role_maker.Gloo.init"
     manager = "paddle.distributed.fleet.base.role_maker.Manager"
@@ -88,7 +88,7 @@ def _make_role():
 
 
 def _launch(words):
-    """What `paddle.distributed.launch` does up to the start of its processes."""
+    """Do what `paddle.distributed.launch` does before it starts processes."""
     sys.argv = list(words)
     logging.getLogger("LAUNCH").handlers.clear()
     said = []
@@ -114,7 +114,7 @@ def _launch(words):
 
 
 def _launch_legacy():
-    """The launcher of Paddle 2.0, which takes over if an option is not known."""
+    """Run the launcher of Paddle 2.0, which is used if an option is unknown."""
     from paddle.distributed.fleet import launch, launch_utils
 
     args = launch._parse_args()
@@ -139,7 +139,7 @@ def _check_program(name):
 
 @contextlib.contextmanager
 def _peers():
-    """Other nodes answer at once, and no socket is opened."""
+    """Make other nodes answer at once, without sockets."""
     etcd = types.ModuleType("etcd3")
     etcd.client = lambda host, port: unittest.mock.MagicMock()
     sync = lambda self, prefix, key, value, size, rank=-1: _sync(self, value, size, rank)  # noqa: E731
@@ -158,7 +158,7 @@ def _peers():
 
 
 def _sync(self, value, size, rank):
-    """As `sync_peers`, with peers that hold the same as this node."""
+    """Replaces `sync_peers`; peers have the same values as this node."""
     if size < 2:
         return [value], 0
     if isinstance(self, master.HTTPMaster):
@@ -170,11 +170,11 @@ def _sync(self, value, size, rank):
 
 
 def _nothing(*args, **kwargs):
-    """In place of a call that would communicate."""
+    """Replaces a call that would communicate."""
 
 
 class Words:
-    """A stream that keeps what is written."""
+    """A stream that stores what is written."""
 
     def __init__(self, words):
         self.write, self.flush = words.append, _nothing
@@ -182,7 +182,7 @@ class Words:
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with eight GPUs."""
+    """Simulate a node with eight GPUs."""
     core = paddle.framework.core
     with contextlib.ExitStack() as stack:
         visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(GPUS)))}

@@ -7,7 +7,7 @@ NAMES = {"ScalingConfig": ScalingConfig}
 
 
 def ask(case):
-    """Make the object; Ray raises what it refuses."""
+    """Create the object; Ray raises if it is invalid."""
     exec(case["command"][0], NAMES)
 
 

@@ -14,7 +14,7 @@ DEPTH = 4
 
 
 def options(schema):
-    """The alternatives of a schema, each without alternatives of its own."""
+    """Return the alternatives of a schema, each without alternatives of its own."""
     for name in ("anyOf", "oneOf"):
         if name in schema:
             for inner in schema[name]:
@@ -24,7 +24,7 @@ def options(schema):
 
 
 def rows(key, schema, closed_above):
-    """The row of a key, and those of the keys in it."""
+    """Yield the row of a key, and those of its nested keys."""
     found = list(options(schema))
     types, patterns, row = [], [], {"key": key, "kind": "json"}
     for one in found:

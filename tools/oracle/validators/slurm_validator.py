@@ -52,7 +52,6 @@ _OF_THE_SITE = re.compile(
 
 
 def main():
-    """Read cases from one file, write what is said of each to another."""
     source, target = map(Path, sys.argv[1:3])
     cases = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     with ExitStack() as stack:
@@ -81,12 +80,11 @@ def main():
 
 
 def depends(said):
-    """Whether a refusal is the site's own."""
     return bool(_OF_THE_SITE.search(said))
 
 
 def first_line(text):
-    """The line that says what is wrong: the first error, without what comes of it."""
+    """Return the line with the error: the first one, without consequences."""
     lines = [line for line in text.splitlines() if line.startswith(("sbatch:", "allocation"))]
     errors = [line for line in lines if "error" in line or "unrecognized" in line or "invalid" in line.lower()]
     return (errors or lines or text.splitlines() or ["refused without a word"])[0][:300]

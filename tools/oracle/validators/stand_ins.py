@@ -10,7 +10,7 @@ import types
 
 
 class _Kind(type):
-    """Its classes have every attribute, and a call makes nothing of its arguments."""
+    """A metaclass whose classes have every attribute and ignore the arguments of calls."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
@@ -68,5 +68,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def stand_in(*names):
-    """Answer imports of these packages and of everything below them."""
+    """Replace these packages and all of their submodules."""
     sys.meta_path.insert(0, _Finder(names))

@@ -27,7 +27,7 @@ def _refuse(message):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with eight GPUs."""
+    """Simulate a node with eight GPUs."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "is_available", lambda: True))
         stack.enter_context(unittest.mock.patch.object(torch.cuda, "device_count", lambda: 8))

@@ -10,7 +10,7 @@ from torchtitan.config.job_config import JobConfig
 
 
 def rows(above, owner):
-    """The rows of a section and of everything in it."""
+    """Yield the rows of a section and its subsections."""
     hints = typing.get_type_hints(owner)
     for field in dataclasses.fields(owner):
         key = f"{above}.{field.name}" if above else field.name

@@ -20,7 +20,6 @@ WORLD_SIZE = 8
 
 
 def ask(case):
-    """Raise what the parser and the sizes of parallelism raise."""
     from torchtitan.config import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
 

@@ -47,7 +47,7 @@ def _refuse(message):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with four recent GPUs."""
+    """Simulate a node with four recent GPUs."""
     with contextlib.ExitStack() as stack:
         for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
             stack.enter_context(unittest.mock.patch.object(training_args, name, lambda: True))

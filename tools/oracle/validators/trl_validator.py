@@ -22,7 +22,7 @@ def ask(case):
 
 @contextlib.contextmanager
 def on_gpu_node():
-    """As on a node with eight recent GPUs."""
+    """Simulate a node with eight recent GPUs."""
     with contextlib.ExitStack() as stack:
         for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
             stack.enter_context(unittest.mock.patch.object(training_args, name, lambda: True))

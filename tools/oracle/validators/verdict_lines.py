@@ -12,16 +12,16 @@ import tempfile
 
 
 class Refusal(Exception):
-    """What a parser that would end the process says."""
+    """The message of a parser that would end the process."""
 
 
 def main(ask, on_gpu_node, same_here=False):
-    """Ask about every case twice, on this machine and as on a node with GPUs.
+    """Ask about every case twice: on this machine, and as on a node with GPUs.
 
     Args:
         ask: called in a folder with the files of a case; raises what the framework raises.
         on_gpu_node: a context in which the framework sees GPUs, and the ranks of the launch.
-        same_here: the framework looks at nothing of the node, so it is asked once.
+        same_here: the result does not depend on the node, so each case runs once.
     """
     source, target = sys.argv[1:3]
     with pathlib.Path(source).open(encoding="utf-8") as file:
@@ -36,7 +36,7 @@ def main(ask, on_gpu_node, same_here=False):
 
 
 def _asked(ask, case):
-    """The first line of what the framework says; empty if it accepts the case."""
+    """Return the first line of the framework's message; empty if it accepts the case."""
     before = dict(os.environ)
     start = pathlib.Path.cwd()
     argv = sys.argv

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 def rows(section, above):
-    """The rows of a section: Hydra refuses to set a key that it does not have."""
+    """Yield the rows of a section: Hydra refuses to set a key that it does not have."""
     for key in section:
         path = f"{above}.{key}" if above else str(key)
         missing = OmegaConf.is_missing(section, key) or OmegaConf.is_interpolation(section, key)
@@ -23,7 +23,6 @@ def rows(section, above):
 
 
 def main():
-    """Print one row for each key."""
     folder = pathlib.Path(verl_validator.model.__file__).parents[2] / "trainer" / "config"
     groups = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("_"))
     with initialize_config_module("verl.trainer.config", version_base=None):

@@ -46,7 +46,7 @@ def ask(case):
 
 
 class Loader:
-    """Reads each of verl's files once: Hydra reads some thirty for each case."""
+    """Caches verl's files, of which Hydra reads some thirty for each case."""
 
     def __init__(self):
         self.read, self.files = omegaconf.OmegaConf.load, {}

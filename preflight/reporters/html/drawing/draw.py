@@ -1,13 +1,7 @@
-"""Charts grouped under headings by the prefix of their ids, and drawn by their kind; heat maps of pairs.
+"""Draws charts by their kind, grouped under headings by the prefix of their ids.
 
-A cell of a large map stands for a block of pairs and shows the worst of them. Bars beside the picture show the share of
-bad pairs of each row and column, so that a bad row is visible even if few of its pairs were tried.
-
-Tables of outliers in a large matrix: names with bad pairs, and the pairs.
-
-Bar charts of numbers of one unit; if there are very many bars, their outline and the outliers.
-
-Timelines: each lane as a table row with its phases as bars; with very many lanes, one picture and the last lanes.
+A cell of a large heat map stands for a block of pairs and shows the worst of them; bars beside it show the share of bad
+pairs per row and column, so that a bad row is visible even if few of its pairs were tried.
 """
 
 from __future__ import annotations
@@ -77,7 +71,6 @@ _Lines: TypeAlias = dict[int, list[Mark]]
 
 
 def heat_view(matrix: Matrix) -> HeatView:
-    """Build the heat map of a matrix."""
     values = _known_values(matrix.marks)
     # Bad values have a colour of their own; on the scale they would make all others look alike.
     usual = _known_values([mark for mark in matrix.marks if mark.state == "ok"])
@@ -208,9 +201,7 @@ def _bad_lines(lines: _Lines) -> tuple[int, ...]:
 
 
 def _strips(matrix: Matrix, size: int, lines: _Lines, *, by_row: bool) -> tuple[Strip, ...]:
-    """Return a bar for each block of rows or columns: its worst share of bad pairs or, if no pair is bad, its
-    median.
-    """
+    """Return a bar for each block of rows or columns: its worst share of bad pairs, or else its median."""
     names = matrix.rows if by_row else matrix.columns
     bad = _has_bad(matrix.marks)
     worst: dict[int, tuple[float, int]] = {}
@@ -280,11 +271,7 @@ class _Side:
 
 
 def outlier_table(matrix: Matrix) -> TableView | None:
-    """Build a table of the names with bad pairs, worst first, or else of the names with extreme values. All other names
-    share one row.
-
-    Returns None if no name stands out.
-    """
+    """Build a table of the names with bad pairs, else extreme values, and a row for the rest; None without any."""
     sides: dict[str, _Side] = {}
     for mark in matrix.marks:
         sides.setdefault(matrix.rows[mark.row], _Side()).as_row.append(mark)
@@ -345,9 +332,7 @@ def _known_values(items: Iterable[Mark | Piece | Bar]) -> list[float]:
 
 
 def bad_pairs(matrix: Matrix) -> TableView | None:
-    """Build a table of the pairs that are bad or unknown, up to a limit that the title gives; return None if there are
-    no such pairs.
-    """
+    """Build a table of the bad or unknown pairs, up to a limit that the title gives; None without such pairs."""
     bad = [mark for mark in matrix.marks if mark.state != "ok"]
     if not bad:
         return None
@@ -418,7 +403,6 @@ _KINDS = {"server": "S", "worker": "W", "trainer": "T", "rank": "R"}
 
 
 def layout_view(layout: Layout) -> LayoutView:
-    """Build the view of a layout."""
     largest = max(_known_values(piece for place in layout.places for piece in place.pieces), default=0.0)
     folded = _groups(layout.places) if len(layout.places) > MAX_PLACES else [(place,) for place in layout.places]
     kinds = dict.fromkeys(piece.kind for place in layout.places for piece in place.pieces)
@@ -479,7 +463,6 @@ _PROFILE_HEIGHT = 100
 
 
 def bars_view(bars: Bars) -> BarsView:
-    """Build the view of a bar chart."""
     longest = max(_known_values(bars.bars), default=0.0)
     many = len(bars.bars) > MAX_BARS
     shown = _choose_bars(bars.bars) if many else bars.bars
@@ -545,7 +528,6 @@ _TICKS = 5
 
 
 def timeline_view(timeline: Timeline) -> TimelineView:
-    """Build the view of a timeline."""
     whole = max((span.ended_s for lane in timeline.lanes for span in lane.spans), default=0.0)
     phases = tuple(dict.fromkeys(span.phase for lane in timeline.lanes for span in lane.spans))
     # If there are more phases than colours, the remaining phases share the last colour; the tables name them.
@@ -595,7 +577,6 @@ def _has_room_for(name: str, long: float, whole: float) -> bool:
 
 
 def _ticks(whole: float) -> tuple[Tick, ...]:
-    """Return the ticks of the time axis, from 0 to the end."""
     if not whole > 0:
         return ()
     return tuple(Tick(share(n, _TICKS - 1), format_number(whole * n / (_TICKS - 1), "s")) for n in range(_TICKS))

@@ -1,7 +1,4 @@
-"""View models of drawings and tables, the numbers in them and their colours.
-
-The levels of a scale go from pale to strong so that they can be distinguished without seeing hue.
-"""
+"""View models of drawings and tables, the numbers in them and their colours."""
 
 from __future__ import annotations
 
@@ -101,11 +98,9 @@ class Scale:
     maximum: float
 
     def level(self, value: float) -> int:
-        """Return the level of the value, from 0."""
         return bisect_left(self.bounds, value)
 
     def style(self, value: float) -> str:
-        """Return the class of the value's level."""
         return LEVELS[self.level(value)]
 
     def labels(self, unit: str) -> tuple[tuple[str, str], ...]:
@@ -240,9 +235,7 @@ class ColumnView:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table. `rows` are shown at once and are folded if many are alike; `all_rows` are the unfolded rows if they
-    differ from `rows`.
-    """
+    """A table. `rows` are shown at once, folded if many are alike; `all_rows` are the unfolded ones if different."""
 
     id: str
     title: str
@@ -266,9 +259,7 @@ class Swatch:
 
 @dataclass(frozen=True, slots=True)
 class SquareView:
-    """A cell of a small heat map: `style` colours it, `text` is visible, `word` is for screen readers, `title` has the
-    details.
-    """
+    """A cell of a small heat map: `style` colours it, `text` is visible, `word` is for screen readers."""
 
     style: str
     text: str
@@ -316,7 +307,7 @@ class HeatView:
 
 @dataclass(frozen=True, slots=True)
 class PhaseView:
-    """A phase of a lane, as a percentage of the whole; `label` is empty if there is no room for it."""
+    """A phase of a lane, as a percentage of the whole; `label` is empty if it does not fit."""
 
     at: str
     long: str
@@ -345,9 +336,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """Lanes on a common clock. If there are very many, `picture` shows all of them, and `lanes` those that ended
-    last.
-    """
+    """Lanes on a common clock. With very many, `picture` shows all, and `lanes` those that ended last."""
 
     id: str
     title: str
@@ -432,7 +421,6 @@ _RANK = "rank "
 
 
 def table_view(table: Table) -> TableView:
-    """Build the view of a table, folded if it is long."""
     numeric = tuple(_is_numeric(table.rows, index) for index in range(len(table.columns)))
     columns = tuple(ColumnView(column.name, number) for column, number in zip(table.columns, numeric, strict=True))
     units = tuple(column.unit for column in table.columns)
