@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from preflight.model.findings import Confidence, Fix, Severity
-from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
+from preflight.model.job import Claim, Job, Known, Launch, Scope, Unresolved
 from preflight.model.job.claim import distinct, job_value
-from preflight.model.job.value import Symbol, numbers, texts
+from preflight.model.job.value import Symbol, items, numbers, texts
 from preflight.plugins.authoring import (
     Verdict,
     delete_word,
@@ -645,11 +645,11 @@ _OTHER_NUMBERS = {
     otherwise="no launch sets the rank of a process from the other number of its task",
 )
 def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
-    """A launch over several nodes sets LOCAL_RANK from the global rank of the task, or RANK from its local rank.
+    """Processes of a launch over several nodes take their rank for their local rank, or the other way round.
 
     What it checks: LOCAL_RANK, FLAGS_selected_gpus and CUDA_VISIBLE_DEVICES do not have the number of the task in the
     whole job (SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK), and RANK and PADDLE_TRAINER_ID not its number on the node
-    (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK).
+    (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK). No two processes join a group with one rank.
 
     Why it matters: The two are the same on the first node only. Ranks on the other nodes use GPUs that no node has,
     "invalid device ordinal"; or each rank exists once per node, and all wait for the ranks that are missing.
@@ -661,6 +661,19 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
     Known limits: Numbers that are computed (`$((SLURM_PROCID % 8))`) are not judged.
     """
     for launch in job.launches:
+        # CFG002 reports an argument that names a local rank itself.
+        is_named = any(c.value == Known("local") for c in job.setting("setting.torch_group.rank.rank", launch.scope))
+        for claim in () if is_named else job.setting("rank_taken_twice", launch.scope):
+            number, one, other = items(claim.value)
+            yield failed(
+                launch.id,
+                f"{quoted(claim)} joins processes {one} and {other} of the launch as rank {number}: all wait for"
+                " the ranks that are missing.",
+                at=claim,
+                also=((launch, "the processes"),),
+                remedy="Give each process its number in the whole job: RANK of torchrun, SLURM_PROCID or"
+                " OMPI_COMM_WORLD_RANK.",
+            )
         for name, symbol in _OTHER_NUMBERS.items():
             claims = job.setting(f"env.{name}", launch.scope)
             if not claims or claims[0].value != Unresolved(symbol.value):

@@ -661,8 +661,14 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _starts_one_rank(job: Job, launch: Launch) -> bool:
+    """Return whether each launcher may be one of as many as `--nnodes`, and starts one rank."""
     processes = job.setting("processes_per_node", launch.scope)
-    return bool(processes) and certainly_one(job_value(processes))
+    if not processes or not certainly_one(job_value(processes)):
+        return False
+    announced = [claim for claim in job.requirement_claims("nodes", launch.scope) if claim.source == launch.launcher]
+    tasks, nodes = (numbers(job_value(job.setting(name, launch.scope))) for name in ("tasks_per_node", "nodes"))
+    is_counted = bool(announced and tasks and nodes)
+    return not is_counted or max(numbers(job_value(announced)), default=0) != max(nodes)
 
 
 def _judge_task_total(job: Job, launch: Launch) -> Iterator[Verdict]:

@@ -145,6 +145,8 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
         if launch.id in runs
         for claim in _launch_claims(known, launch, runs[launch.id], files_of(launch))
     ]
+    for launch in launches:
+        new += _taken_twice(derived, launch, runs.get(launch.id, ()))
     new += _numbers(derived, launches, files_of)
     new += _roles(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
@@ -380,6 +382,23 @@ def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
             feature = _ASKED[package].format(launch.program)
             claim = _claim("script_feature", feature, event.file, event.node, launch)
             yield replace(claim, because=(_claim("script_feature", feature, started.file, started.node, launch),))
+            return
+
+
+def _taken_twice(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield the number with which two ranks of the launch join one group."""
+    total = _world_size(job, launch)
+    first: dict[int, int] = {}
+    for run in runs:
+        rank = run.place[0]
+        joins = (each for each in run.events if last(each.name) == "init_process_group" and not each.doubt)
+        event = next(joins, None) if rank is not None else None
+        if event is None or rank is None or event.keywords.get("world_size") != total:
+            continue
+        number = event.keywords.get("rank")
+        if type(number) is int and first.setdefault(number, rank) != rank:
+            claim = _claim("rank_taken_twice", "", event.file, event.node, launch)
+            yield replace(claim, value=Known((number, first[number], rank)))
             return
 
 
