@@ -307,10 +307,10 @@ class Calls(Expressions):
                 yield event, kind, None
 
         for loader in self.trained_on:
-            event = next((event for event in self.events if _is_call_of(event, loader)), None)
-            if event is not None and self._reads_all(event):
-                is_own = isinstance(_sampler_of(event), Instance)
-                yield event, "own_sampler" if is_own else "paddle_loader" if "paddle" in event.name else "loader", None
+            made = next((event for event in self.events if _is_call_of(event, loader)), None)
+            if made is not None and self._reads_all(made):
+                is_own = isinstance(_sampler_of(made), Instance)
+                yield made, "own_sampler" if is_own else "paddle_loader" if "paddle" in made.name else "loader", None
 
     def _reads_all(self, event: Event) -> bool:
         """Return whether a training loader certainly yields the same data on every rank."""
@@ -318,23 +318,26 @@ class Calls(Expressions):
         possible = data.aliases if isinstance(data, Unknown) else (data,)
         sampler = _sampler_of(event)
         if isinstance(sampler, Instance):
-            found = sampler.owner.lookup("__iter__")
-            if found is None or not isinstance(found[0], FunctionValue):
-                return False
-            return not self._reads_own_part(sampler, found[0], event, made_of_indices=True)
+            return self._is_for_all(sampler, "__iter__", event, made_of_indices=True)
         draws = draws_from_all(sampler) if sampler is not None else event.keywords.get("shuffle") is True
-        if not draws or not possible:
-            return False
-        for each in possible:
-            if isinstance(each, Instance):
-                found = each.owner.lookup("__getitem__")
-                if found is None or not isinstance(found[0], FunctionValue):
-                    return False
-                if self._reads_own_part(each, found[0], event):
-                    return False
-            elif not isinstance(each, External) or MAY_DIVIDE.search(each.name):
-                return False
-        return True
+        return (
+            draws
+            and bool(possible)
+            and all(
+                self._is_for_all(each, "__getitem__", event)
+                if isinstance(each, Instance)
+                else isinstance(each, External) and MAY_DIVIDE.search(each.name) is None
+                for each in possible
+            )
+        )
+
+    def _is_for_all(self, data: Instance, name: str, event: Event, *, made_of_indices: bool = False) -> bool:
+        """Return whether a method of the user's data certainly yields the same on every rank."""
+        found = data.owner.lookup(name)
+        method = found[0] if found is not None else None
+        return isinstance(method, FunctionValue) and not self._reads_own_part(
+            data, method, event, made_of_indices=made_of_indices
+        )
 
     def _reads_own_part(
         self, data: Instance, method: FunctionValue, event: Event, *, made_of_indices: bool = False
