@@ -23,7 +23,7 @@ from preflight.sources.python.simulation.data_origins import (
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names, table
-from preflight.sources.python.simulation.run_state import Event, LeftLoop, Returned, Signal, Stopped
+from preflight.sources.python.simulation.run_state import Branch, Event, LeftLoop, Returned, Signal, Stopped
 from preflight.sources.python.simulation.values import (
     AGREED,
     CALLABLES,
@@ -41,6 +41,7 @@ from preflight.sources.python.simulation.values import (
     Method,
     Own,
     Super,
+    TooLong,
     Unknown,
     forget,
     merged,
@@ -181,7 +182,7 @@ class Calls(Expressions):
         self._forks += 1
         outside, fork = self._branches, self._forks
         for number, each in enumerate(callee.aliases):
-            self._branches = {**outside, fork: number}
+            self._branches = {**outside, fork: Branch(number)}
             if isinstance(each, CALLABLES) and not (isinstance(each, External) and each.is_result):
                 with self._in_region(maybe=True), contextlib.suppress(Signal):
                     self.call(each, arguments, keywords, node, frame, is_open=is_open)
@@ -384,7 +385,8 @@ class Calls(Expressions):
         under_way = sum(each is function or each.node is function.node for each, _, _ in self._calls)
         given = [each for each in (*arguments, *keywords.values()) if not isinstance(each, Instance)]
         is_blind = bool(given) and all(isinstance(each, Unknown) for each in given)
-        if under_way >= (1 if is_blind else _MAX_RECURSION) or len(self._calls) >= _MAX_DEPTH:
+        is_deep = under_way >= (1 if is_blind else _MAX_RECURSION) or len(self._calls) >= _MAX_DEPTH
+        if is_deep or function.node in self.left_out:
             # What it calls is not followed.
             self.record("", node, frame, arguments, keywords)
             return UNKNOWN
@@ -401,6 +403,8 @@ class Calls(Expressions):
         assumed = self._assumed
         self._enter(function)
         self._calls.append((function, node, frame.module.file))
+        self._starts.append(self._steps)
+        branches, tries = self._branches, self._tries
         start, depth, waited = len(self.events), self._maybe, self._waited
         loops, self._early = self._early, []
         try:
@@ -428,8 +432,19 @@ class Calls(Expressions):
             # It may have returned before; of what fails only where it has not, nothing is known.
             result = inner.returned.pop(0)
             self._may_have_exited |= stopped.failure is None
+        except TooLong as too_long:
+            if too_long.depth < len(self._calls) - 1:
+                raise
+            self._branches, self._tries, self._is_one_of_several = branches, tries, False
+            self.left_out.add(function.node)
+            self._may_have_exited = True
+            for value in (*arguments, *keywords.values()):
+                forget(value)
+            self.record("", node, frame, arguments, keywords)
+            result = UNKNOWN
         finally:
             self._calls.pop()
+            self._starts.pop()
             self._early = loops
             self._end_early(inner.early, start, depth)
         self._assumed = assumed

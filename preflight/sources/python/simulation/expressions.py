@@ -410,6 +410,8 @@ class Expressions(Assignments):
 
     def attribute(self, receiver: Any, name: str, node: ast.expr, frame: Frame) -> Any:
         """Return an attribute of a value."""
+        if isinstance(receiver, Unknown) and (methods := _methods(receiver, name)):
+            return one_of(methods)
         if isinstance(receiver, Super):
             found = receiver.receiver.owner.lookup(name, above=receiver.above)
             if found is not None:
@@ -548,6 +550,17 @@ class Expressions(Assignments):
             return items[name] if isinstance(items, (list, tuple, str)) else mixed(receiver)
         except ERRORS:
             return UNKNOWN
+
+
+def _methods(receiver: Unknown, name: str) -> list[Bound]:
+    """Return the methods with this name of the objects that a value may be."""
+    objects = [each for each in receiver.aliases if isinstance(each, Instance)]
+    found = [(each, each.owner.lookup(name)) for each in objects]
+    return [
+        Bound(method[0], (each,))
+        for each, method in found
+        if method is not None and isinstance(method[0], FunctionValue) and not method[0].decorators
+    ]
 
 
 #: A class, or an object of one.

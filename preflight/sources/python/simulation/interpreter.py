@@ -22,6 +22,7 @@ from preflight.sources.python.simulation.divergence import Divergence, Early, ca
 from preflight.sources.python.simulation.expressions import end_of_decorator
 from preflight.sources.python.simulation.libraries import names
 from preflight.sources.python.simulation.run_state import (
+    Branch,
     Event,
     Failure,
     Guard,
@@ -238,7 +239,7 @@ class Interpreter(Calls):
         for number, block in enumerate(blocks):
             frame.names = dict(before)
             starts.append(len(self.events))
-            self._branches = {**outside, fork: number}
+            self._branches = {**outside, fork: Branch(number, test)}
             with self._in_region(maybe=maybe, own=own):
                 try:
                     self.block(block, frame)

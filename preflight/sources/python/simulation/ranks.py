@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from preflight._util.budget import BudgetExceeded, current, free_memory_after
 from preflight._util.redaction import HIDDEN, scrub
@@ -38,7 +39,15 @@ from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, L
 from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
 from preflight.sources.python.simulation.unused_wrappers import unused_wrappers
-from preflight.sources.python.simulation.values import FunctionValue, OutOfSteps, Own, mixed
+from preflight.sources.python.simulation.values import (
+    DictValue,
+    External,
+    FunctionValue,
+    OutOfSteps,
+    Own,
+    Unknown,
+    mixed,
+)
 from preflight.sources.python.written_files import OWN_DISKS
 
 #: The kind of variables that a launcher sets.
@@ -302,7 +311,7 @@ def _runs(
 
     found = follow(of_any)
     # A program that is too long for one run is so for the others.
-    if not launch.launcher or not found.is_complete:
+    if not launch.launcher or not (found.is_complete or found.has_left_out):
         return [found]
     is_same = not found.asks_for_rank and launch.launcher not in _GIVING_LOCAL_RANK and not of_any.has_servers
     return [found] if is_same else [*map(follow, singles(found.named_ranks)), found]
@@ -325,6 +334,7 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
             claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
             yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
+    yield from _written_by_all(job, launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
     yield from _spawned_launches(job, launch, runs[-1])
@@ -355,6 +365,8 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
         yield from _branch_claims(runs[-1], why, launch)
         if failure is not None:
             yield from _call_claims(job, launch, runs)
+        elif all(each.is_complete or each.has_left_out for each in runs):
+            yield from _lone_rank_claims(job, launch, runs)
         return
     if any(each.is_wrapped for each in runs):
         yield _claim("program_followed", launch.program, script, _start(script), launch)
@@ -659,6 +671,35 @@ def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iter
             yield replace(written, because=(because,))
 
 
+#: Words of conditions that only some ranks may meet.
+_OF_SOME = re.compile(r"rank|master|main|primary|chief|leader|first|zero|worker|trainer_id|saver", re.IGNORECASE)
+
+
+def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield checkpoints that every rank saves under one path, wherever the program does so."""
+    known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
+    singles = [run for run in runs if not run.is_of_any]
+    places = [{event.path: _saved_to(event) for event in run.events if event.name in _SAVES} for run in singles]
+    for event in runs[-1].events if runs[-1].is_of_any and runs[-1].is_wrapped else ():
+        is_state = event.name in _SAVES and len(event.arguments) > 1 and _holds_state(event.arguments[0])
+        is_file = is_state and isinstance(event.arguments[1], (str, Unknown))
+        if not is_file or event.file.path in known or _gets_own(event):
+            continue
+        tests = [branch.test for branch in event.branches.values() if branch.test is not None]
+        if any(_OF_SOME.search(ast.unparse(test)) for test in tests):
+            continue
+        if all(event.path in each and each[event.path] == places[0][event.path] for each in places):
+            known.add(event.file.path)
+            yield _claim("checkpoint_written", RankSet.ALL.value, event.file, event.node, launch)
+
+
+def _holds_state(value: Any, depth: int = 0) -> bool:
+    """Return whether a value is the state of a model, or a dictionary with one in it."""
+    if isinstance(value, DictValue) and not depth:
+        return any(_holds_state(each, depth + 1) for each in (value.items or {}).values())
+    return isinstance(value, External) and value.last == "state_dict()"
+
+
 def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """Yield files of rank 0 that ranks read although they are not on their node, or not there yet."""
     known = {claim.span.path for claim in job.about("local_checkpoint_read", launch.scope)}
@@ -761,7 +802,7 @@ def _run(
     _MODULES.start_run()
     library = Library(world)
     interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
-    failure, is_complete = None, True
+    failure, has_ended = None, True
     undivided: list[tuple[Event, str, FunctionValue | None]] = []
     is_of_any = world.rank is None
     try:
@@ -769,7 +810,8 @@ def _run(
         if is_of_any and interpreter.is_wrapped:
             undivided += interpreter.undivided()
     except (OutOfSteps, RecursionError):
-        is_complete = False
+        has_ended = False
+    is_complete = has_ended and not interpreter.left_out
     outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
     variables = frozenset(library.given)
     found = Run(
@@ -794,6 +836,7 @@ def _run(
         undivided,
         (world.rank, world.local_rank),
         interpreter.switches,
+        bool(interpreter.left_out) and has_ended,
     )
     interpreter.free()
     return found
@@ -936,7 +979,7 @@ def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()
     Args:
         gathers: the places of further calls where a rank waits for the others.
     """
-    if not (first.is_complete and other.is_complete):
+    if not all(run.is_complete or run.has_left_out for run in (first, other)):
         return None
     started = [
         {event.path for event in one.events if last(event.name) == "init_process_group"} for one in (first, other)

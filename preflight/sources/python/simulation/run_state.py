@@ -32,6 +32,7 @@ from preflight.sources.python.simulation.values import (
     NotKnown,
     OutOfSteps,
     Own,
+    TooLong,
     Unknown,
     merged,
     mixed,
@@ -41,6 +42,8 @@ from preflight.sources.python.simulation.values import (
 
 #: Nodes that are followed in one run.
 MAX_STEPS = 40_000
+#: Steps after which calls of so many steps are left out.
+_FIRST_CHECK, _LONG_CALL = 16_000, 4_000
 #: Bytes of the modules of one run.
 _MAX_TEXT = 2 * 1024 * 1024
 #: Calls that are kept of one run.
@@ -61,6 +64,13 @@ class Guard(NamedTuple):
     outcome: bool
     frame: Frame
     depth: int
+
+
+class Branch(NamedTuple):
+    """The branch of an unknown condition that is followed; `test` is None for the cases of a `match` or a call."""
+
+    number: int
+    test: ast.expr | None = None
 
 
 class Event(NamedTuple):
@@ -95,11 +105,11 @@ class Event(NamedTuple):
     is_statement: bool = False
     function: External | None = None
     within: ast.AST | None = None
-    branches: Mapping[int, int] = {}
+    branches: Mapping[int, Branch] = {}
 
     def excludes(self, other: Event) -> bool:
         """Return whether another call stands in another branch of one condition, so that only one of them is made."""
-        return any(other.branches.get(fork, number) != number for fork, number in self.branches.items())
+        return any(other.branches.get(fork, branch) != branch for fork, branch in self.branches.items())
 
     @property
     def path(self) -> tuple[tuple[str, int, int], ...]:
@@ -112,6 +122,7 @@ class Run(NamedTuple):
 
     Args:
         is_complete: whether the run was followed to its end.
+        has_left_out: whether it was followed to its end, except for calls that take too many steps.
         role: `worker` or `server`; empty if there are no servers.
         is_of_any: whether it represents any rank: known values hold for all of them.
         checks: whether checks of the program, each of which may end it, were decided.
@@ -154,6 +165,7 @@ class Run(NamedTuple):
     undivided: Sequence[tuple[Event, str, FunctionValue | None]] = ()
     place: tuple[int | None, int | None] = (None, None)
     switches: Sequence[Switch] = ()
+    has_left_out: bool = False
 
 
 class ParserCall(NamedTuple):
@@ -290,8 +302,8 @@ class RunState:
         self.own: Unknown = UNKNOWN
         #: How many calls have been made in which a rank may wait for the others.
         self._waited = 0
-        #: The number of the branch that is followed of each condition that is not known.
-        self._branches: dict[int, int] = {}
+        #: The branch that is followed at each unknown condition.
+        self._branches: dict[int, Branch] = {}
         self._forks = 0
         #: Whether the function that is followed is one of several that a name may stand for.
         self._is_one_of_several = False
@@ -314,6 +326,11 @@ class RunState:
         self._kept: list[FunctionValue] = []
         self._tries = 0
         self._calls: list[tuple[FunctionValue, ast.expr, SourceFile]] = []
+        #: The steps that were taken when each of them began, and those at which long ones are looked for next.
+        self._starts: list[int] = []
+        self._next_check = _FIRST_CHECK
+        #: The functions that are not followed because they take too many steps.
+        self.left_out: set[ast.AST] = set()
         self._guards: list[Guard] = []
         self.divergences: list[Divergence] = []
         #: The branches by which a rank may leave the loops under way.
@@ -388,6 +405,21 @@ class RunState:
             spend(100)
         if self._steps > MAX_STEPS:
             raise OutOfSteps
+        if self._steps >= self._next_check:
+            self._leave_long_call()
+
+    def _leave_long_call(self) -> None:
+        """End a call that takes most of the steps of what called it: a recursion, or one of many in a large program."""
+        self._next_check = self._steps + _LONG_CALL
+        taken = [self._steps - start for start in self._starts]
+        nodes = [function.node for function, _, _ in self._calls]
+        for depth, node in enumerate(nodes):
+            if taken[depth] >= _LONG_CALL and nodes.count(node) > 1:
+                raise TooLong(depth)
+        # What the script itself calls is the program.
+        for depth in reversed(range(1, len(nodes))):
+            if _LONG_CALL <= taken[depth] < self._steps // 2:
+                raise TooLong(depth)
 
     def stop(self, node: ast.AST, frame: Frame, status: Any) -> None:
         """End the program with a status."""

@@ -93,6 +93,14 @@ class OutOfSteps(Exception):
     """A run cannot be followed to its end: it is too long, or changes in a way that nothing shows."""
 
 
+class TooLong(Exception):
+    """A call takes so many steps that what it does is left unknown; `depth` is its place among those under way."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.depth = depth
+
+
 #: The names of Python's own types of data.
 PLAIN_TYPES = frozenset(f"builtins.{name}" for name in ("bool", "int", "float", "str", "list", "dict", "tuple"))
 
