@@ -182,11 +182,12 @@ def _creating_calls(module: Module) -> dict[str, list[tuple[Function | None, fro
 _SUBGROUP = re.compile(r"\.(Split\w*|Create\w*|new_group|new_subgroups\w*)\(")
 
 
-def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = ()) -> bool:
+def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = (), *, is_of_all: bool = False) -> bool:
     """Return whether every rank has to make a call of something, by its full name: `torch.distributed.barrier`.
 
     Args:
         made_with: the keywords of the call that made the object whose method is called.
+        is_of_all: whether the group that it is given has all ranks.
     """
     if _SUBGROUP.search(name):
         return False
@@ -207,7 +208,8 @@ def is_collective_event(name: str, call: ast.Call, made_with: Collection[str] = 
             continue
         if row.given and not any(_is_on(argument(call, word)) for word in row.given):
             continue
-        return not _is_of_group(call) and not any(_is_on(argument(call, word)) for word in row.unless)
+        is_of_group = not is_of_all and _is_of_group(call)
+        return not is_of_group and not any(_is_on(argument(call, word)) for word in row.unless)
     return False
 
 

@@ -21,7 +21,7 @@ _SAVES = re.compile(
 )
 _LIBRARY_SAVES = ("torch.save", "paddle.save", "torch.jit.save", "xm.save", "torch_xla.core.xla_model.save")
 #: Names of checkpoints and of their files.
-_STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
+STATE = re.compile(r"state|model|net|optim|ckpt|checkpoint|snapshot|weight|param", re.IGNORECASE)
 #: Words for objects that describe a model but are not one.
 _ABOUT_MODEL = re.compile(r"(?:card|config|cfg|info|args|table|log|summary|index)$", re.IGNORECASE)
 #: Words for work other than training that one process does.
@@ -53,7 +53,7 @@ def checkpoint_claims(module: Module) -> Iterator[Claim]:
         library = name in _LIBRARY_SAVES
         if not library and not _SAVES.fullmatch(last(name)) and not _saves_model(call):
             continue
-        if library and not _STATE.search(" ".join(module.text(given) for given in call.args)):
+        if library and not STATE.search(" ".join(module.text(given) for given in call.args)):
             continue
         if (
             _is_by_trainer(module, call)

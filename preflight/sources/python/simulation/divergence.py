@@ -61,13 +61,16 @@ class Divergence(NamedTuple):
     of_rank: bool = False
 
 
-def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, is_collective: bool) -> bool:
+def waits(
+    name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, is_collective: bool, is_of_all: bool = False
+) -> bool:
     """Return whether a rank waits for the others in a call.
 
     Args:
         given: its arguments.
         is_wrapped: whether something makes the ranks exchange their gradients.
         is_collective: whether Paddle's fleet does so without servers.
+        is_of_all: whether the group that it is given has all ranks.
     """
     if isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         # A pass over RPC is of the worker that starts it.
@@ -80,7 +83,7 @@ def waits(name: str, node: ast.Call, given: Sequence[Any], *, is_wrapped: bool, 
             and is_collective
             and (program is None or getattr(program, "name", "").endswith("default_main_program()"))
         )
-    return bool(_SHARDED.search(name)) or is_collective_event(name, node)
+    return bool(_SHARDED.search(name)) or is_collective_event(name, node, is_of_all=is_of_all)
 
 
 #: Names for what a model consists of.

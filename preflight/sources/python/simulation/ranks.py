@@ -48,7 +48,7 @@ from preflight.sources.python.simulation.values import (
     Unknown,
     mixed,
 )
-from preflight.sources.python.written_files import OWN_DISKS
+from preflight.sources.python.written_files import OWN_DISKS, STATE
 
 #: The kind of variables that a launcher sets.
 _KINDS = {
@@ -681,7 +681,9 @@ def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[C
     singles = [run for run in runs if not run.is_of_any]
     places = [{event.path: _saved_to(event) for event in run.events if event.name in _SAVES} for run in singles]
     for event in runs[-1].events if runs[-1].is_of_any and runs[-1].is_wrapped else ():
-        is_state = event.name in _SAVES and len(event.arguments) > 1 and _holds_state(event.arguments[0])
+        if event.name not in _SAVES or len(event.arguments) < 2:
+            continue
+        is_state = _holds_state(event.arguments[0]) or STATE.search(ast.unparse(event.node.args[0]))
         is_file = is_state and isinstance(event.arguments[1], (str, Unknown))
         if not is_file or event.file.path in known or _gets_own(event):
             continue

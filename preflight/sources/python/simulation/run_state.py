@@ -258,6 +258,18 @@ class Stopped(Signal):
         self.kinds = kinds
 
 
+#: What returns the group of all ranks: torch 2.13, Paddle 3.3.1.
+_GROUPS_OF_ALL = ("_get_default_group()", "_get_global_group()", "WORLD")
+
+
+def _is_group_of_all(value: Any) -> bool:
+    """Return whether a value is the group of all ranks, or one that is made without naming ranks."""
+    if not isinstance(value, External):
+        return False
+    is_new = value.last == "new_group()" and not value.arguments and "ranks" not in value.keywords
+    return is_new or value.last in _GROUPS_OF_ALL
+
+
 #: The user module that a name in a file stands for; None if it is none.
 FindModule = Callable[[SourceFile, str, int], "SourceFile | None"]
 
@@ -577,7 +589,10 @@ class RunState:
         is_wrapped = self.is_wrapped and not self._unsynced and not self.functions.world.has_servers
         self._is_collective |= name.endswith(".fleet.init") and named.get("is_collective") is True
         given = arguments or ((named["program"],) if "program" in named else ())
-        is_waiting = waits(name, node, given, is_wrapped=is_wrapped, is_collective=self._is_collective)
+        is_of_all = any(_is_group_of_all(each) for each in (*arguments, *named.values()))
+        is_waiting = waits(
+            name, node, given, is_wrapped=is_wrapped, is_collective=self._is_collective, is_of_all=is_of_all
+        )
         made_with = function.owner.keywords if function is not None and function.owner is not None else ()
         is_waiting |= exchanges_buffers(function) or (bool(made_with) and is_collective_event(name, node, made_with))
         is_layer = bool(self.unsearched and LAYER.search(name))
