@@ -91,6 +91,8 @@ ASIDE_KINDS = toml.words(__file__, "names.toml", "aside-kinds")
 BINDING_KINDS = frozenset(("PersistentVolumeClaim", "ResourceQuota", "NetworkPolicy", "CiliumNetworkPolicy"))
 RAY_KINDS = frozenset(("RayCluster", "RayJob", "RayService"))
 _SERVER_ROLES = frozenset(("ps", "pserver", "server", "parameterserver", "scheduler", "tracker", "evaluator"))
+#: Where the number of pods of a template is set, in kinds that have no reader.
+_COUNTS = ("replicas", "numReplicas", "parallelism", "count", "size", "minReplicas")
 _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 
 
@@ -161,13 +163,19 @@ _ONE = Known(1)
 
 
 def workload_of(root: Node) -> Workload | None:
-    """Return the object as a workload; None for an object of another kind."""
+    """Return the object as a workload; None for an object without pods.
+
+    Of a kind that has no reader here, every pod template is a role.
+    """
     head = root.member("kind")
     kind, version = root.text("kind"), root.text("apiVersion")
-    if head is None or (kind not in TRAINING_KINDS and kind not in GENERIC_KINDS):
+    if head is None:
         return None
     found = Workload(kind, version.rpartition("/")[0], head, root)
     spec = found.spec
+    if kind not in TRAINING_KINDS and kind not in GENERIC_KINDS:
+        roles = tuple(_roles_in(spec)) if "." in found.group else ()
+        return replace(found, roles=roles) if roles else None
     reader = _READERS.get((kind, found.group)) or _READERS.get((kind, ""))
     if reader is not None:
         return reader(found, spec)
@@ -175,6 +183,20 @@ def workload_of(root: Node) -> Workload | None:
     if replica_specs is not None:
         return _with_roles(found, replica_specs.node)
     return found
+
+
+def _roles_in(node: Node, name: str = "", depth: int = 0) -> Iterator[Role]:
+    """Yield the pod templates in an object, each with the number of its pods beside it."""
+    template = node.at("template")
+    if template is not None and template.at("spec", "containers") is not None:
+        member = next((found for key in _COUNTS if (found := node.member(key)) is not None), None)
+        own = node.text("name") or node.text("type") or node.text("role") or name
+        yield Role(own, _count(member), member, template, trains=own.lower() not in _SERVER_ROLES)
+    elif depth < _MAX_DEPTH:
+        for member in node.in_force:
+            yield from _roles_in(member.node, member.key, depth + 1)
+        for item in node.items:
+            yield from _roles_in(item, name, depth + 1)
 
 
 def _with_roles(workload: Workload, specs: Node) -> Workload:

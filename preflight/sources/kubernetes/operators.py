@@ -30,7 +30,7 @@ from preflight.model.job.value import SECTION, SETTING_PREFIX
 from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, Member, Node, NodeClaims, value_of
 from preflight.sources.kubernetes.admission import is_filled_in
-from preflight.sources.kubernetes.objects import Role, Workload
+from preflight.sources.kubernetes.objects import GENERIC_KINDS, TRAINING_KINDS, Role, Workload
 from preflight.sources.kubernetes.pods import containers_of
 from preflight.sources.shell.shell_document import Place
 from preflight.sources.shell.state import Kind as SlotKind
@@ -340,6 +340,9 @@ def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str
     elif workload.kind == "JobSet" or _is_indexed(workload):
         # The controller adds it to the containers' own list, so `$(JOB_COMPLETION_INDEX)` is replaced, too.
         values = {"JOB_COMPLETION_INDEX": None}
+    elif workload.kind not in TRAINING_KINDS | GENERIC_KINDS:
+        # What its operator sets is not known; what the pods use of it shows.
+        values = dict.fromkeys(sorted(set(_names_used(role.template))))
     origins = {"PET_NPROC_PER_NODE": workload.processes, "PET_NNODES": workload.nodes}
     found: dict[str, Slot] = {}
     for name, value in values.items():
@@ -347,6 +350,17 @@ def injected_variables(workload: Workload, role: Role, place: Place) -> dict[str
         at = place if member is None else Place(place.file, member.node.start, member.node.end)
         found[name] = _slot(value, name, at)
     return found
+
+
+_REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_]\w*)\)")
+
+
+def _names_used(node: Node) -> Iterator[str]:
+    """Yield the variables that `$(NAME)` stands for anywhere in a pod template."""
+    if isinstance(node.value, str):
+        yield from _REFERENCE.findall(node.value)
+    for inner in (*node.items, *(member.node for member in node.members)):
+        yield from _names_used(inner)
 
 
 def pods(workload: Workload) -> Value:

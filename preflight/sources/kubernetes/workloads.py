@@ -587,6 +587,12 @@ _YAML_KIND = re.compile(
     rf"^(?: {{0,4}}- +| {{1,4}})?kind:[ \t]*[\"']?(?:{_KINDS})[\"']?[ \t]*(?:#|\r?$)", re.MULTILINE | re.IGNORECASE
 )
 _JSON_KIND = re.compile(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
+#: A custom resource of another kind with a pod template in which a launcher is named.
+_OTHER_KIND = re.compile(
+    r"^apiVersion:[ \t]*[\"']?[\w-]+(?:\.[\w-]+)+/(?s:.*?)^[ \t]+(?:- )?template:(?s:.*?)^[ \t]+(?:- )?containers:"
+    r"(?s:.*?)(?:torchrun|(?:torch|paddle)\.distributed|fleetrun|deepspeed|accelerate|mpirun|horovodrun)\b",
+    re.MULTILINE,
+)
 _DEFINITION = re.compile(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
 _OVERLAY = re.compile(r"^(?:resources|bases|components):", re.MULTILINE)
 #: The beginning of a manifest that has no file name, such as the output of `helm template`.
@@ -617,7 +623,8 @@ class KubernetesSource:
             return False
         if path.endswith(".json"):
             return _JSON_KIND.search(file.text) is not None
-        return _YAML_KIND.search(file.text) is not None and _DEFINITION.search(file.text) is None
+        is_known = _YAML_KIND.search(file.text) is not None or _OTHER_KIND.search(file.text) is not None
+        return is_known and _DEFINITION.search(file.text) is None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """Read the requests of the file's jobs, and the claims of their containers' commands."""
