@@ -321,6 +321,21 @@ def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope:
             node_claims.add("volume_mount", value_of(name.node), name, scope=scope, because=(listed,))
 
 
+def state_volume_claims(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
+    """Add claims for the volume claims that pods name, with those of the files, if these define any of the workload."""
+    pods = [role.pod for role in workload.roles if role.pod is not None]
+    volumes = [volume for pod in pods for volume in pod.items_at("volumes")]
+    named = [found for each in volumes if (found := each.member("persistentVolumeClaim", "claimName")) is not None]
+    objects = [item for item in everything if item.text("kind") == "PersistentVolumeClaim"]
+    names = [found for item in objects if (found := item.member("metadata", "name")) is not None]
+    defined = tuple(sorted(str(name.node.value) for name in names))
+    if "{{" in node_claims.file.text or not any(str(each.node.value) in defined for each in named):
+        return
+    known = node_claims.add("volume_claims", Known(defined), names[0], scope=scope)
+    for each in named:
+        node_claims.add("volume_claim", value_of(each.node), each, scope=scope, because=(known,))
+
+
 def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
     """Add claims about the services for a workload that select by labels of its pods, and whether they select any pod.
 

@@ -71,6 +71,7 @@ from preflight.sources.kubernetes.related_objects import (
     state_related_object,
     state_services,
     state_volcano_hosts,
+    state_volume_claims,
 )
 from preflight.sources.launchers.launch_lines import read_commands
 from preflight.sources.launchers.option_parser import is_python, python_program, text_of
@@ -285,6 +286,7 @@ class Manifest:
         state_namespace(node_claims, workload.root, self.all_objects, scope)
         state_hosts(node_claims, workload, self.all_objects, scope)
         state_services(node_claims, workload, self.all_objects, scope)
+        state_volume_claims(node_claims, workload, self.all_objects, scope)
         state_volcano_hosts(node_claims, workload, self._pieces, self.all_objects, scope)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:

@@ -850,20 +850,38 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
 
 @rule("KUB062", "mount-without-volume", severity=Severity.ERROR, otherwise="no container mounts a volume")
 def mount_without_volume(job: Job) -> Iterator[Verdict]:
-    """A container mounts a volume that its pod does not have.
+    """A container mounts a volume that its pod does not have, or a pod a volume claim that is nowhere defined.
 
     What it checks: Each name in `volumeMounts` is the name of one of the pod's `volumes`, or of one of the
-    `volumeClaimTemplates` of its StatefulSet.
+    `volumeClaimTemplates` of its StatefulSet. If the files define volume claims of the job, they define all of them.
 
     Why it matters: The API server rejects the pod. A Job or a StatefulSet is rejected at once; an operator's object is
-    accepted, and its pods are never created.
+    accepted, and its pods are never created. A pod whose claim does not exist stays Pending; the others wait for it.
 
     Example: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]` in a pod whose `volumes` has only `data`.
 
     Fix: Add the volume to the pod, or correct the name.
 
-    Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged.
+    Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged. A claim may exist in the cluster
+    although no file defines it, so it is a warning.
     """
+    for claim in job.about("volume_claim"):
+        defined = claim.because[0]
+        name = texts(claim.value)
+        if not name:
+            yield unknown(claim.spelling, "its name is known only at run time", at=claim)
+        elif name[0] in items(defined.value):
+            yield passed(name[0])
+        else:
+            yield failed(
+                name[0],
+                f"{quoted(claim)}: the files define {', '.join(items(defined.value))}, but no volume claim of this"
+                " name. If the cluster has none either, the pod stays Pending.",
+                at=claim,
+                also=((defined, "a claim that is defined"),),
+                remedy="Correct the name, or add a PersistentVolumeClaim of this name.",
+                severity=Severity.WARNING,
+            )
     for claim in job.about("volume_mount"):
         volume_claim = claim.because[0]
         names, volumes = texts(claim.value), items(volume_claim.value)
