@@ -18,6 +18,7 @@ from preflight.sources.python import (
     collectives,
     data_loaders,
     frameworks,
+    gradients,
     model_features,
     worker_processes,
 )
@@ -407,5 +408,7 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("horovod", "byteps"), frameworks.asked_before_start),
     (("horovod", "byteps"), frameworks.single_pass_optimizers),
     (("backward(",), frameworks.repeated_passes),
+    (("backward(",), gradients.divided_losses),
+    (("apply_gradients",), gradients.unexchanged_gradients),
     (("extract", "unpack", "download", "copy"), prepared_by_first_rank),
 )
