@@ -409,6 +409,8 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("horovod", "byteps"), frameworks.single_pass_optimizers),
     (("backward(",), frameworks.repeated_passes),
     (("backward(",), gradients.divided_losses),
+    (("train_from_dataset",), model_features.trained_from_dataset),
+    (("init_parallel_env",), model_features.networks_before_environment),
     (("apply_gradients",), gradients.unexchanged_gradients),
     (("extract", "unpack", "download", "copy"), prepared_by_first_rank),
 )
