@@ -27,14 +27,14 @@ from tests.rules.test_cases import RULES
 FOLDER = Path(__file__).parent
 #: How many constraints each family has; one that is lost is missed here.
 COUNTS = {
-    "huggingface": 382,
-    "kubernetes-slurm": 370,
+    "huggingface": 384,
+    "kubernetes-slurm": 372,
     "megatron": 390,
     "network-versions": 298,
     "older-versions": 144,
     "paddle": 356,
     "program-contracts": 151,
-    "rl-recipes": 532,
+    "rl-recipes": 537,
     "torch": 403,
 }
 #: How many rows no rule finds yet; the number may only fall.

@@ -161,6 +161,52 @@ def state_volcano_hosts(
         stating.add("volcano_plugins", _plugins(workload), workload.plugins or workload.head, scope=scope)
 
 
+#: Actions after which a job of Volcano is over.
+_ENDING_ACTIONS = frozenset(("CompleteJob", "TerminateJob", "AbortJob"))
+
+
+def state_volcano_policies(
+    stating: NodeClaims, workload: Workload, scope: Scope, *, starting: set[str], staying: set[str]
+) -> None:
+    """Add claims for the restart policies of a Volcano job's pods, which are Always by default, and for the policies
+    that end the job when a task is completed. Source: pkg/controllers/job/job_controller_handler.go of Volcano 1.15.
+
+    Args:
+        starting: the roles whose pods run a launch.
+        staying: the roles whose pods run a command that does not end by itself.
+    """
+    spec = workload.spec.at("jobTemplate", "spec") or workload.spec
+    for action in _endings(spec):
+        stating.add("job_ending_policy", Known("TaskCompleted"), action, scope=scope)
+    succeeding = spec.member("minSuccess")
+    if succeeding is not None:
+        stating.add("job_ending_policy", Known("minSuccess"), succeeding, scope=scope)
+    tasks = [task for task in spec.items_at("tasks") if task.kind is Kind.OBJECT]
+    for role, task in zip(workload.roles, tasks, strict=False):
+        of_role = replace(scope, role=role.name)
+        endings = list(_endings(task))
+        for action in endings:
+            stating.add("job_ending_policy", Known("TaskCompleted"), action, scope=of_role)
+        containers = role.pod.member("containers") if role.pod is not None else None
+        policy = role.pod.member("restartPolicy") if role.pod is not None else None
+        if role.name in staying or not (endings or role.name in starting):
+            continue
+        if policy is not None:
+            stating.add_member("pod_restarts", policy, scope=of_role)
+        elif containers is not None:
+            stating.add("pod_restarts", Known("Always"), containers, scope=of_role)
+
+
+def _endings(holder: Node) -> Iterator[Member]:
+    """Yield the actions that end the job when a task is completed."""
+    for item in holder.items_at("policies"):
+        action = item.member("action") if item.kind is Kind.OBJECT else None
+        if action is None or action.node.value not in _ENDING_ACTIONS:
+            continue
+        if "TaskCompleted" in (item.text("event"), *(event.value for event in item.items_at("events"))):
+            yield action
+
+
 def _looks(workload: Workload, piece: Piece, services: set[str]) -> Iterator[Claim]:
     text = piece.file.text[piece.start : piece.end]
     if _PROVIDED.search(text) is not None:

@@ -71,6 +71,7 @@ from preflight.sources.kubernetes.related_objects import (
     state_related_object,
     state_services,
     state_volcano_hosts,
+    state_volcano_policies,
     state_volume_claims,
 )
 from preflight.sources.launchers.launch_lines import read_commands
@@ -97,6 +98,11 @@ _SERVER_KINDS = frozenset(("PaddleJob", "TrainingJob", "TFJob"))
 #: Variables that must agree among the pods of a job, or that their operator sets.
 _SHARED_VARIABLES = re.compile(
     r"(?:NCCL|GLOO|UCX|FI|OMPI|TORCH|RCCL|HOROVOD|PADDLE|PET)_|MASTER_|WORLD_SIZE$|RANK$|OMP_NUM_THREADS$"
+)
+#: Commands that do not end by themselves: a wait, a service.
+_STAYS = re.compile(
+    r"(?:.*/)?(?:sleep (?:inf|\d{4}|\d+[hd])|tail .*-[fF]|sshd|jupyter|tensorboard|vllm serve|ray start .*--block)"
+    r"|.*(?:api_server|launch_server|tritonserver)"
 )
 #: The number of a pod within its role: Volcano, Indexed Jobs.
 _POD_NUMBERS = ("VC_TASK_INDEX", "VK_TASK_INDEX", "JOB_COMPLETION_INDEX")
@@ -143,6 +149,8 @@ class Manifest:
         self._containers = Containers(file, tree, maps)
         #: The roles of the current object that start ranks themselves.
         self._starting: set[str] = set()
+        #: Those with a command that does not end by itself.
+        self._staying: set[str] = set()
         #: Ids of objects: a template may write several at one location.
         self._ids: dict[str, int] = {}
         #: The current object, and where its claims begin.
@@ -232,6 +240,7 @@ class Manifest:
     def _workload(self, workload: Workload) -> None:
         self._containers.unexpanded.clear()
         self._starting.clear()
+        self._staying.clear()
         self._pieces.clear()
         self._program = ""
         self._runs_python = False
@@ -288,6 +297,8 @@ class Manifest:
         state_services(node_claims, workload, self.all_objects, scope)
         state_volume_claims(node_claims, workload, self.all_objects, scope)
         state_volcano_hosts(node_claims, workload, self._pieces, self.all_objects, scope)
+        if workload.group == "batch.volcano.sh":
+            state_volcano_policies(node_claims, workload, scope, starting=self._starting, staying=self._staying)
         node_claims.add_member("gang_min", workload.gang_min, as_int, scope=scope)
         if workload.gang is not None:
             node_claims.add("gang", Known(f"{workload.kind}"), workload.gang, scope=scope)
@@ -345,6 +356,8 @@ class Manifest:
                 )
                 if reading.launches:
                     self._starting.add(role.name)
+                if any(map(_stays, script.commands)):
+                    self._staying.add(role.name)
                 key = tuple(tuple(word.value for word in command.words) for command in script.commands)
                 if reading.launches and key not in seen:
                     seen.add(key)
@@ -559,6 +572,10 @@ def _is_injected(claim: Claim, given: Mapping[str, Slot]) -> bool:
     """Return whether the claim only repeats a variable that the operator sets and the manifest does not contain."""
     slot = given.get(claim.quantity.removeprefix("env.")) if claim.quantity.startswith("env.") else None
     return slot is not None and claim.span == slot.place.span
+
+
+def _stays(command: Command) -> bool:
+    return _STAYS.match(" ".join(text_of(word) or "" for word in command.words)) is not None
 
 
 def _is_program(command: Command) -> bool:

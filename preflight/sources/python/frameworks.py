@@ -151,7 +151,79 @@ def _arguments(module: Module, call: ast.Call) -> Iterator[Claim]:
             given = bound_value(module, keyword.value) or keyword.value
             found.append(module.claim(name, module.fold(given), keyword, source="ray"))
             found += _from_settings(module, name, keyword)
+    found += _trial(module, call)
     yield module.claim("ray_scaling", Known("ScalingConfig"), call, because=tuple(found), source="ray")
+
+
+def _trial(module: Module, call: ast.Call) -> Iterator[Claim]:
+    """Yield what a trial of Ray Tune holds while the function that it runs starts the workers of a ScalingConfig.
+
+    Without resources of its own a function has one CPU. Source: ray/tune/trainable/function_trainable.py and
+    ray/tune/execution/placement_groups.py of Ray 2.34.
+    """
+    function = module.outline.function_of(call)
+    name = function.name if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)) else ""
+    for tune in module.named("Tuner", "run") if name else ():
+        if not module.called(tune).startswith(("ray.tune.", "tune.")):
+            continue
+        given = argument(tune, "trainable", 0) or argument(tune, "run_or_experiment", 0)
+        trainable = module.definition(value_of(given)) if given is not None else None
+        stated = argument(tune, "resources_per_trial")
+        if isinstance(trainable, ast.Call) and last(module.called(trainable)) == "with_resources":
+            stated = argument(trainable, "resources", 1)
+            given = argument(trainable, "trainable", 0)
+            trainable = value_of(given) if given is not None else None
+        if trainable is None or dotted(trainable) != name:
+            continue
+        if stated is None and given is not None:
+            yield module.claim("setting.ray.trial.CPU", Known(1), given, source="ray")
+        elif stated is not None:
+            yield from _held_by_trial(module, stated)
+
+
+def _held_by_trial(module: Module, stated: ast.keyword | ast.expr) -> Iterator[Claim]:
+    """Yield the sums of the bundles of a trial."""
+    made = module.definition(value_of(stated))
+    bundles: list[ast.expr] = [made]
+    if isinstance(made, ast.Call) and last(module.called(made)) == "PlacementGroupFactory":
+        given = argument(made, "bundles", 0)
+        listed = module.definition(value_of(given)) if given is not None else None
+        bundles = list(listed.elts) if isinstance(listed, ast.List) else []
+        if isinstance(listed, ast.BinOp) and isinstance(listed.op, (ast.Add, ast.Mult)):
+            bundles = _repeated(module, listed)
+    tables = [module.definition(bundle) for bundle in bundles]
+    if not tables or not all(isinstance(table, ast.Dict) for table in tables):
+        return
+    for resource in ("CPU", "GPU"):
+        amounts = [
+            module.fold(value)
+            for table in tables
+            if isinstance(table, ast.Dict)
+            for key, value in zip(table.keys, table.values, strict=True)
+            if isinstance(key, ast.Constant) and str(key.value).upper() == resource
+        ]
+        if amounts:
+            total = lift(lambda *items: sum(float(str(item)) for item in items), *amounts)
+            yield module.claim(f"setting.ray.trial.{resource}", total, stated, source="ray")
+
+
+def _repeated(module: Module, listed: ast.expr) -> list[ast.expr]:
+    """Return the bundles of `[{"CPU": 1}] + [{"CPU": 2}] * 2`; nothing if a number is known only at run time."""
+    if isinstance(listed, ast.List):
+        return list(listed.elts)
+    if isinstance(listed, ast.BinOp) and isinstance(listed.op, ast.Add):
+        left, right = _repeated(module, listed.left), _repeated(module, listed.right)
+        return left + right if left and right else []
+    if isinstance(listed, ast.BinOp) and isinstance(listed.op, ast.Mult):
+        parts, times = (listed.left, listed.right) if isinstance(listed.left, ast.List) else (listed.right, listed.left)
+        count = alternatives(module.fold(times))
+        if isinstance(parts, ast.List) and len(count) == 1 and isinstance(count[0], int) and 0 < count[0] <= _MAX_TIMES:
+            return list(parts.elts) * count[0]
+    return []
+
+
+#: Repetitions of a bundle that are written out.
+_MAX_TIMES = 1000
 
 
 def _from_settings(module: Module, name: str, given: ast.keyword) -> Iterator[Claim]:
@@ -360,7 +432,7 @@ def claims(module: Module) -> Iterator[Claim]:
     """Yield the total resources of each call's actors, and the resources of the cluster that the script itself
     starts.
     """
-    if "ray" not in module.file.text or "remote" not in module.file.text:
+    if "ray" not in module.file.text or ("remote" not in module.file.text and "ScalingConfig" not in module.file.text):
         return
     for call in module.named("init"):
         if module.called(call) == "ray.init" and argument(call, "address", 0) is None:

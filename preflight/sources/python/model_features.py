@@ -548,6 +548,38 @@ def tuned_by_scaling(module: Module) -> Iterator[Claim]:
             yield module.feature("trial_of_scaling", call, made)
 
 
+def trained_from_dataset(module: Module) -> Iterator[Claim]:
+    """Yield the training over a dataset of files by an executor of Paddle."""
+    for call in module.named("train_from_dataset"):
+        yield module.feature("trained_from_dataset", call)
+        return
+
+
+def networks_before_environment(module: Module) -> Iterator[Claim]:
+    """Yield a network of Paddle's dynamic graph that is made before the parallel environment and then wrapped."""
+    starts = [call for call in module.named("init_parallel_env") if not module.condition(call)]
+    wraps = [call for call in module.named("DataParallel") if module.called(call).startswith("paddle.")]
+    if len(starts) != 1 or not wraps or "set_device(" in module.file.text or "fleet.init(" in module.file.text:
+        return
+    (start,) = starts
+    networks = {
+        each.name
+        for each in module.nodes(ast.ClassDef)
+        if any(last(module.name(base)) == "Layer" for base in each.bases)
+    }
+    for call in module.nodes(ast.Call):
+        name = module.called(call)
+        is_network = (
+            name in networks or re.match(r"paddle\.vision\.models\.\w+$|paddle\.nn\.[A-Z]\w*$", name) is not None
+        )
+        together = module.outline.function_of(call) is module.outline.function_of(start)
+        if not is_network or not together or call.lineno >= start.lineno or module.condition(call):
+            continue
+        if module.bound_to(call) and not any(isinstance(each, ast.ClassDef) for each in module.outline.above(call)):
+            yield module.feature("network_before_environment", call, start)
+            return
+
+
 def servers_before_mode(module: Module) -> Iterator[Claim]:
     """Yield Paddle's servers started in a program where no distributed optimizer has chosen their mode."""
     if re.search(r"minimize\(|distributed_optimizer|DistributeTranspiler|init_worker_by|ps_mode", module.file.text):

@@ -18,6 +18,7 @@ from preflight.sources.python import (
     collectives,
     data_loaders,
     frameworks,
+    gradients,
     model_features,
     worker_processes,
 )
@@ -407,5 +408,9 @@ _READERS: tuple[tuple[tuple[str, ...], Callable[[Module], Iterable[Claim]]], ...
     (("horovod", "byteps"), frameworks.asked_before_start),
     (("horovod", "byteps"), frameworks.single_pass_optimizers),
     (("backward(",), frameworks.repeated_passes),
+    (("backward(",), gradients.divided_losses),
+    (("train_from_dataset",), model_features.trained_from_dataset),
+    (("init_parallel_env",), model_features.networks_before_environment),
+    (("apply_gradients",), gradients.unexchanged_gradients),
     (("extract", "unpack", "download", "copy"), prepared_by_first_rank),
 )

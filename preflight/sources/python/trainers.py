@@ -27,7 +27,7 @@ from preflight.model.job import (
 )
 from preflight.model.job.value import SECTION, SETTING_PREFIX, Computed, Symbol
 from preflight.sources.configs.framework_files import QUANTITY_OF
-from preflight.sources.configs.hugging_face import PRECISIONS, SETTINGS, precision_of
+from preflight.sources.configs.hugging_face import MODEL_ROLE, PRECISIONS, SETTINGS, config_of, precision_of
 from preflight.sources.python.module import Module, argument, last, value_of
 from preflight.sources.python.outline import dotted
 
@@ -268,6 +268,15 @@ def _model(module: Module, call: ast.Call, name: str) -> Iterator[Claim]:
         yield module.claim("model_name", value, given, spelling=module.text(call))
 
 
+def _model_files(module: Module, call: ast.Call, name: str) -> Iterator[Reference]:
+    """Yield the configuration of a model that is a folder of the tree."""
+    for claim in _model(module, call, name):
+        path = f"{claim.value.value}/config.json" if isinstance(claim.value, Known) else ""
+        target = config_of(path, module.files, module.files.resolve(path, relative_to=module.file.path))
+        if target is not None:
+            yield Reference(target, MODEL_ROLE, claim.span, module.scope)
+
+
 def _lightning(module: Module, call: ast.Call, short: str) -> Iterator[Claim]:
     for keyword in call.keywords:
         if keyword.arg == "precision":
@@ -340,7 +349,9 @@ def usage_claims(module: Module) -> Iterator[Claim | Reference]:
                 tables[id(expression)] = expression
             else:
                 yield from _files(module, given, expression)
-        if short == "DeepSpeedPlugin":
+        if short == "from_pretrained":
+            yield from _model_files(module, call, name)
+        elif short == "DeepSpeedPlugin":
             yield from _keywords(module, call, {"zero_stage": "zero_stage"}, source="deepspeed")
         elif short.endswith("TrainingArguments"):
             yield from _keywords(module, call, _USED_ARGUMENTS)

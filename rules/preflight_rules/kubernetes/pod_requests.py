@@ -444,6 +444,71 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
+    "KUB034",
+    "pods-restarted-after-success",
+    severity=Severity.WARNING,
+    otherwise="no Volcano job starts ranks in pods that end",
+)
+def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
+    """The pods of a Volcano job are started again when their program has ended.
+
+    What it checks: The pod template of each task of a Volcano Job that starts ranks, or whose policy ends the job on
+    `TaskCompleted`, has `restartPolicy: OnFailure` or `Never`.
+
+    Why it matters: The default of a pod template is `Always`. Volcano keeps it; only a Job of Kubernetes itself is
+    rejected. Containers that ended with 0 start again, so the pods never succeed and the job keeps its GPUs: the
+    master is in CrashLoopBackOff, and the workers wait for it. A policy for `TaskCompleted` never applies.
+
+    Example: A task with `torchrun train.py` and no `restartPolicy`.
+
+    Fix: `restartPolicy: OnFailure`, or `Never`.
+
+    Known limits: Tasks of parameter servers, pods with a command that does not end by itself (`sleep infinity`, sshd, a
+    server), and tasks that the end of another one stops are not judged. An overlay or a webhook may add the policy, so
+    the finding is a warning.
+    """
+    for workload in workloads(job):
+        policies = [(role, claim) for role in workload.roles for claim in role.setting("pod_restarts")]
+        if not policies:
+            continue
+        endings = workload.claims.of(workload.id, "job_ending_policy")
+        ended = any(_may_end(workload, role, endings) for role in workload.roles)
+        wrong = []
+        for role, claim in policies:
+            own = [ending for ending in endings if ending.scope.role == role.name]
+            if (own or (not ended and role.trains)) and not _ALLOWED_POLICIES & set(texts(claim.value)):
+                wrong.append((claim, own))
+        unresolved = next((claim for _, claim in policies if isinstance(claim.value, Unresolved)), None)
+        if unresolved is not None:
+            yield unknown(workload.id, f"{quoted(unresolved)} is known only at run time", at=unresolved)
+        elif wrong:
+            (claim, own), *_ = wrong
+            policy = "has no restartPolicy, which means `Always`"
+            if claim.spelling.startswith("restartPolicy"):
+                policy = f"has {quoted(claim)}"
+            effect = "the pods never succeed, and the job never ends"
+            if own:
+                effect = f"the pods never succeed, and {quoted(own[0])} never applies"
+            yield failed(
+                workload.id,
+                f"The pod template of {claim.scope.role} {policy}: containers that ended with 0 start again, {effect}.",
+                at=claim,
+                also=(*((item, item.scope.role) for item, _ in wrong[1:]), *((item, "never applies") for item in own)),
+                remedy="Write `restartPolicy: OnFailure` or `Never` in the spec of each pod template.",
+            )
+        else:
+            yield passed(workload.id)
+
+
+def _may_end(workload: Workload, role: Role, endings: tuple[Claim, ...]) -> bool:
+    """Return whether the end of a role's pods may end the whole job, because they may succeed and a policy says so."""
+    policies = role.setting("restart_policy")
+    if not policies or texts(policies[0].value) == ("Always",):
+        return False
+    return any(ending.scope.role in ("", role.name) for ending in endings)
+
+
+@rule(
     "KUB014",
     "completion-index-without-indexed-mode",
     severity=Severity.ERROR,

@@ -520,9 +520,11 @@ class _Offer(NamedTuple):
 def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The workers of a Ray trainer request more GPUs or CPUs than the cluster in the files has.
 
-    What it checks: The total request of a ScalingConfig is at most the resources of all pods of the RayCluster or
-    RayJob, of the node types in the file for `ray up`, or of the `ray start` lines. Each worker uses one GPU with
-    `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK one node has all of it.
+    What it checks: The total request of a ScalingConfig is at most the resources of `ray.init(num_cpus=...)`, of all
+    pods of the RayCluster or RayJob, of the node types in the file for `ray up`, or of the `ray start` lines. Each
+    worker uses one GPU with `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK one node has
+    all of it. If a function that Ray Tune runs as a trial makes the trainer, the resources of the trial count as well:
+    its workers get a placement group of their own.
 
     Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log
     reports the missing resources.
@@ -544,7 +546,8 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         }
         arguments |= settings_claims
         offer = (
-            _pods_offer(job, quantity)
+            _script_offer(job, f"{resource.lower()}s")
+            or _pods_offer(job, quantity)
             or _node_types_offer(job, resource)
             or _start_lines_offer(job, f"ray_num_{resource.lower()}s")
         )
@@ -552,6 +555,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             continue
         try:
             workers, per_worker = _worker_bound(arguments, 0), _requested_amount(arguments, resource)
+            held_by_trial = _argument_value(arguments, f"trial.{resource}") or 0
             on_one_node = (
                 offer.largest is not None and _argument_value(arguments, "placement_strategy") == "STRICT_PACK"
             )
@@ -562,7 +566,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             continue
         amount = offer.largest if offer.largest is not None and on_one_node else offer.amount
         if workers * per_worker <= amount:
-            yield passed(job.name)
+            yield _trial_verdict(job, arguments, resource, workers * per_worker, held_by_trial, offer)
             continue
         first, *rest = offer.because
         need = (
@@ -585,6 +589,29 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             remedy="Start fewer workers, or a larger cluster.",
             severity=None if offer.certain and not settings_claims else Severity.WARNING,
         )
+
+
+def _trial_verdict(
+    job: Job, arguments: dict[str, Claim], resource: str, request: float, held_by_trial: float, offer: _Offer
+) -> Verdict:
+    """Return the verdict on workers that fit into the cluster, beside the trial of Ray Tune that starts them."""
+    if request + held_by_trial <= offer.amount:
+        return passed(job.name)
+    trial = arguments[f"trial.{resource}"]
+    held_text = f"{held_by_trial:g} {resource}{'' if held_by_trial == 1 else 's'}"
+    return failed(
+        job.name,
+        f"{quoted(trial)} reserves {held_text} for a trial, and the trainer in it requests"
+        f" {request:g} more for its workers, but the cluster has {offer.amount:g} ({placed(offer.because[0])}): Ray"
+        " waits forever for the rest.",
+        at=trial,
+        also=(
+            (arguments["num_workers"], "the workers"),
+            *((claim, "a part of the cluster") for claim in offer.because),
+        ),
+        remedy='Reserve only what the function itself needs for the trial (`{"CPU": 1}`), or start a larger cluster.',
+        severity=Severity.WARNING,
+    )
 
 
 def _requested_amount(arguments: dict[str, Claim], resource: str) -> float:
