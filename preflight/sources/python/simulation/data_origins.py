@@ -325,8 +325,7 @@ def divides_twice(event: Event) -> bool:
     number.
     """
     if last(event.name) == "DataLoader":
-        data = event.arguments[0] if event.arguments else event.keywords.get("dataset")
-        return _is_of_rank(event.keywords.get("sampler")) and _is_part(data)
+        return any(_is_of_rank(event.keywords.get(each)) for each in _SAMPLER_ARGUMENTS) and _is_part(data_of(event))
     if last(event.name) not in _PREPARES or not event.name.startswith("accelerate."):
         return False
     loaders = [each for each in event.arguments if isinstance(each, External) and each.last == "DataLoader()"]
@@ -335,6 +334,8 @@ def divides_twice(event: Event) -> bool:
 
 def _is_of_rank(sampler: Any) -> bool:
     """Return whether a sampler draws the part of a rank."""
+    if isinstance(sampler, External) and sampler.last == "BatchSampler()":
+        return _is_of_rank(sampler.arguments[0] if sampler.arguments else sampler.keywords.get("sampler"))
     if isinstance(sampler, External):
         size = sampler.keywords.get("num_replicas", UNKNOWN)
         return sampler.last in _SAMPLERS and size != 1
@@ -346,6 +347,9 @@ def _is_of_rank(sampler: Any) -> bool:
 
 def _is_part(data: Any) -> bool:
     """Return whether a rank has taken its part of some data by its number."""
+    if isinstance(data, External) and data.last in ("shard()", "split_dataset_by_node()"):
+        given = map(mixed, (*data.arguments, *data.keywords.values()))
+        return any(isinstance(each, Own) and each.of_rank for each in given)
     held = data.attributes.values() if isinstance(data, Instance) else (data,)
     return any(isinstance(each, Own) and each.of_part for each in map(mixed, held))
 
