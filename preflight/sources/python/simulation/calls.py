@@ -20,6 +20,7 @@ from preflight.sources.python.simulation.data_origins import (
     size_origin,
     unused_samplers,
 )
+from preflight.sources.python.simulation.divergence import SHARDED_MODEL
 from preflight.sources.python.simulation.expressions import Expressions
 from preflight.sources.python.simulation.known_functions import EQUAL, KEEPS, LOSS, OWN_RESULTS
 from preflight.sources.python.simulation.libraries import names, table
@@ -146,6 +147,8 @@ class Calls(Expressions):
             return self._called(callee, arguments, keywords, node, frame, is_open=is_open)
         if isinstance(callee, ClassValue):
             return self._instantiated(callee, arguments, keywords, node, frame, is_open=is_open)
+        if isinstance(callee, (Instance, External)) and any(callee is each for each in self.sharded):
+            self.record(SHARDED_MODEL, node, frame, arguments, keywords)
         if isinstance(callee, Instance):
             found = callee.owner.lookup("__call__") or callee.owner.lookup("forward")
             if found is not None:

@@ -17,6 +17,8 @@ from preflight.sources.python.simulation.libraries import pattern
 WRAPS = pattern("exchanging")
 LAYER = pattern("layers")
 _SHARDED = pattern("sharded")
+#: The name of a divided model in an event.
+SHARDED_MODEL = "torch.distributed.fsdp.FullyShardedDataParallel()"
 #: What joins the ranks of a program that exchanges their gradients itself.
 _JOINS = re.compile(r"(?:init_process_group|init_parallel_env)$")
 _MAY_EXCHANGE = re.compile(

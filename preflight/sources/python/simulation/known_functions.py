@@ -27,6 +27,7 @@ from preflight.sources.python.simulation.data_origins import (
     size_origin,
     wrapped_model,
 )
+from preflight.sources.python.simulation.divergence import SHARDED_MODEL
 from preflight.sources.python.simulation.libraries import names, pattern, symbol_of
 from preflight.sources.python.simulation.values import (
     AGREED,
@@ -393,6 +394,8 @@ class Library:
                 run.call(model, arguments, keywords, node, frame, is_open=is_open)
             finally:
                 run.unsearched -= needs_all
+        if function.last == "fully_shard" and name.startswith("torch.distributed.") and arguments:
+            run.sharded.append(arguments[0])
         self._note_moved(name, arguments, keywords)
         origin = self._origin(run, function, arguments, keywords, node, frame)
         if len(name) >= _MAX_NAME:
@@ -406,6 +409,15 @@ class Library:
         made = External(f"{name}()", run.region, {}, *places)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
+        if function.last == "group_sharded_parallel" and "p_g_os" in (*arguments, *keywords.values()):
+            # Each rank holds a part of the parameters.
+            run.sharded.append(made)
+        if (
+            function.last == "save_group_sharded_model"
+            and arguments[:1]
+            and any(arguments[0] is each for each in run.sharded)
+        ):
+            run.record(SHARDED_MODEL, node, frame, arguments, keywords)
         if name in ("pathlib.Path", "pathlib.PurePath"):
             made.attributes["(path)"] = _path_of(arguments[0]) if len(arguments) == 1 else UNKNOWN
         return made

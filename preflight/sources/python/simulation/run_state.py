@@ -319,6 +319,8 @@ class RunState:
         self._forks = 0
         #: Whether the function that is followed is one of several that a name may stand for.
         self._is_one_of_several = False
+        #: The models that `fully_shard` has divided in place.
+        self.sharded: list[Any] = []
         #: The loaders of loops with a backward pass in them.
         self.trained_on: list[External] = []
         #: Where the lengths come from of what `next` was called with.
