@@ -89,6 +89,8 @@ def _fleet_calls(module: Module) -> Iterator[Claim]:
             yield module.claim("fleet_libraries", tuple(unread), at.func, source="paddle")
         texts = [each.text for each in imports.texts_of_modules(module)[0]]
         names = {*found, *(name for text in texts for name in _OF_FLEET.findall(text))}
+        if any(module.named("train_from_dataset")):
+            names.add("train_from_dataset")
         yield module.claim("fleet_calls", tuple(sorted(names)), at.func, spelling=module.text(at), source="paddle")
 
 

@@ -112,7 +112,7 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         if not names & {"init_server", "run_server", "init_worker"} or not names & {"init", "is_server", "is_worker"}:
             continue
         # A script without calls for workers leaves training to another program.
-        workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker"}
+        workers = names & {"is_worker", "init_worker", "stop_worker", "is_first_worker", "train_from_dataset"}
         missing_pair = next(
             (
                 pair

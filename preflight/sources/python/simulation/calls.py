@@ -199,6 +199,9 @@ class Calls(Expressions):
             if isinstance(argument, (ast.Name, ast.Attribute, ast.List)):
                 with self._quiet():
                     value = self.value(argument, frame)
+                if isinstance(value, Own) and value.of_rank and argument not in node.args[:1]:
+                    # It names the root.
+                    continue
                 self._agree_on(value)
                 if isinstance(value, Unknown) and isinstance(argument, (ast.Name, ast.Attribute)):
                     self._assign(argument, AGREED, frame)

@@ -214,7 +214,9 @@ def draws_from_all(sampler: Any) -> bool:
     if sampler.last == "BatchSampler()" and sampler.name.startswith("torch."):
         inner = sampler.arguments[0] if sampler.arguments else sampler.keywords.get("sampler")
         return draws_from_all(inner)
-    return sampler.last in _UNDIVIDED_SAMPLERS
+    return sampler.last in _UNDIVIDED_SAMPLERS or (
+        sampler.last in _SAMPLERS and sampler.keywords.get("num_replicas") == 1
+    )
 
 
 def _draws_from_all(keywords: Mapping[str, Any]) -> bool:

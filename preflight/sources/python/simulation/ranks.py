@@ -25,7 +25,9 @@ from preflight.sources.python.module import Positions, last, parse_silently
 from preflight.sources.python.rank_conditions import RankSet
 from preflight.sources.python.simulation import (
     call_settings,
+    differing_values,
     exchanged_files,
+    point_to_point,
     process_numbers,
     resolution,
     transpiled_roles,
@@ -38,7 +40,7 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.unused_wrappers import unused_wrappers
+from preflight.sources.python.simulation.unused_wrappers import bypassed_engines, unused_wrappers
 from preflight.sources.python.simulation.values import (
     DictValue,
     External,
@@ -156,6 +158,7 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     ]
     for launch in launches:
         new += _taken_twice(derived, launch, runs.get(launch.id, ()))
+        new += _unmatched_messages(derived, launch, runs.get(launch.id, ()))
     new += _numbers(derived, launches, files_of)
     new += _roles(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
@@ -314,7 +317,12 @@ def _runs(
     if not launch.launcher or not (found.is_complete or found.has_left_out):
         return [found]
     is_same = not found.asks_for_rank and launch.launcher not in _GIVING_LOCAL_RANK and not of_any.has_servers
-    return [found] if is_same else [*map(follow, singles(found.named_ranks)), found]
+    if is_same:
+        return [found]
+    named = found.named_ranks
+    if point_to_point.exchanges(found.events) and of_any.world_size and of_any.world_size <= point_to_point.MAX_RANKS:
+        return [*map(follow, singles(range(of_any.world_size), most=of_any.world_size)), found]
+    return [*map(follow, singles(named)), found]
 
 
 def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
@@ -339,6 +347,11 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
     yield from _trained_apart(launch, runs[-1])
     yield from _spawned_launches(job, launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
+    for name, event in differing_values.features(runs[-1].events) if runs[-1].is_of_any else ():
+        yield _claim("script_feature", name, event.file, event.node, launch)
+    for name, event, engine in bypassed_engines(runs[-1].events) if runs[-1].is_complete else ():
+        because = _claim("script_feature", name, engine.file, engine.node, launch)
+        yield replace(_claim("script_feature", name, event.file, event.node, launch), because=(because,))
     for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
         feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
         step = _claim("script_feature", "wrapper_unused", stepped.file, stepped.node, launch)
@@ -412,6 +425,14 @@ def _taken_twice(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Clai
             claim = _claim("rank_taken_twice", "", event.file, event.node, launch)
             yield replace(claim, value=Known((number, first[number], rank)))
             return
+
+
+def _unmatched_messages(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield the messages between two ranks that miss their counterpart."""
+    total = _world_size(job, launch)
+    for each in point_to_point.unmatched(runs, total) if total is not None else ():
+        feature = "message_never_sent" if each.is_receive else "message_never_received"
+        yield _claim("script_feature", feature, each.event.file, each.event.node, launch)
 
 
 def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
@@ -896,9 +917,7 @@ def _world_size(job: Job, launch: Launch) -> int | None:
     return None if _differ(job, launch) else world
 
 
-def _worlds(
-    job: Job, launch: Launch, given: Mapping[str, str]
-) -> tuple[World, Callable[[Collection[int]], list[World]]]:
+def _worlds(job: Job, launch: Launch, given: Mapping[str, str]) -> tuple[World, Callable[..., list[World]]]:
     """Return the world of any rank of the launch, and the ranks that are run separately, including those in the
     program.
     """
@@ -926,7 +945,7 @@ def _worlds(
             known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
         return replace(made, variables={**given, **known})
 
-    def singles(named: Collection[int]) -> list[World]:
+    def singles(named: Collection[int], most: int = _MAX_NAMED) -> list[World]:
         if has_servers:
             places = [("worker", 0, 0), *([("worker", 1, 1)] if is_several else []), ("server", 0, 0)]
             return [single(*place) for place in places]
@@ -937,7 +956,7 @@ def _worlds(
             ranks.append((world or local or 2) - 1)
         if local is not None and world is not None and world > local and names:
             ranks.append(world - local)
-        ranks += [rank for rank in sorted(named) if 0 < rank < ranks[-1]][:_MAX_NAMED]
+        ranks += [rank for rank in sorted(named) if 0 < rank < ranks[-1]][:most]
         return [single("worker", rank, rank % local if local else rank) for rank in dict.fromkeys(ranks)]
 
     return of_any, singles

@@ -6,6 +6,7 @@ import ast
 import bisect
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -86,6 +87,7 @@ class Event(NamedTuple):
         waits: whether a rank waits for the others in it.
         is_layer: whether it is a layer whose gradients the ranks wait for, as no search for unused ones is made.
         branches: the branch that is taken at each unknown condition around it.
+        times: how often it is made where the program is followed once; None if unknown.
         is_statement: whether its result is unused.
         function: the called object, if it is of a library.
         within: the user's own function that contains the call.
@@ -106,6 +108,7 @@ class Event(NamedTuple):
     function: External | None = None
     within: ast.AST | None = None
     branches: Mapping[int, Branch] = {}
+    times: int | None = 1
 
     def excludes(self, other: Event) -> bool:
         """Return whether another call stands in another branch of one condition, so that only one of them is made."""
@@ -262,6 +265,10 @@ class Stopped(Signal):
 _GROUPS_OF_ALL = ("_get_default_group()", "_get_global_group()", "WORLD")
 
 
+def _product(counts: Sequence[int | None]) -> int | None:
+    return None if None in counts else math.prod(each for each in counts if each is not None)
+
+
 def _is_group_of_all(value: Any) -> bool:
     """Return whether a value is the group of all ranks, or one that is made without naming ranks."""
     if not isinstance(value, External):
@@ -328,6 +335,8 @@ class RunState:
         #: The classes of each exception that this rank raises because of its own data.
         self._raised: list[Collection[str]] = []
         self._loops = 0
+        #: The numbers of rounds of the loops that are followed once.
+        self._rounds: list[int | None] = []
         #: The expression that is a statement of its own.
         self._statement: ast.expr | None = None
         #: How many of the events are waited in, or are layers whose gradients are waited for.
@@ -606,6 +615,7 @@ class RunState:
                 function=function,
                 within=function_of(frame),
                 branches=self._branches,
+                times=None if self._assumed or self._may_have_exited else _product(self._rounds),
             )
         )
 

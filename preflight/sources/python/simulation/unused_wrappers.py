@@ -9,6 +9,7 @@ from typing import Any
 
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.simulation.data_origins import holds
+from preflight.sources.python.simulation.divergence import called_name
 from preflight.sources.python.simulation.run_state import Event
 from preflight.sources.python.simulation.values import External
 
@@ -29,6 +30,29 @@ def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
         stepped = next((each for each in later if _steps(each, event)), None)
         if stepped is not None:
             yield event, stepped
+
+
+def bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event]]:
+    """Yield the feature of a program that goes around DeepSpeed's engine, the call, and the one that makes the engine.
+
+    Source: deepspeed/runtime/engine.py of 0.19: `backward` exchanges the gradients, and `step` changes the parameters.
+    """
+    made = [event for event in events if event.name == "deepspeed.initialize" and event.doubt < 2]
+    engine = "deepspeed.initialize()"
+    if len(made) != 1 or any(event.name == f"{engine}.train_batch" for event in events):
+        return
+    passes = [event for event in events if called_name(event) == "backward"]
+    own = [event for event in passes if event.name == f"{engine}.backward"]
+    others = [event for event in passes if event.doubt < 2 and event.name]
+    if not own and others and len(others) == len(passes):
+        yield "backward_beside_engine", others[0], made[0]
+    if own and not any(called_name(event) == "step" for event in events) and not _is_passed(events, made[0]):
+        yield "engine_never_steps", own[0], made[0]
+
+
+def _is_passed(events: Sequence[Event], made: Event) -> bool:
+    """Return whether something that is not followed gets what a call made."""
+    return any(holds(each, made.node) for event in events for each in (*event.arguments, *event.keywords.values()))
 
 
 def _steps(event: Event, made: Event) -> bool:

@@ -1,0 +1,67 @@
+"""Values that every rank computes for itself where all of them need the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from preflight.sources.python.module import last
+from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.values import Own, mixed
+
+#: Where calls take the root, the rank that the others get something from or give it to: torch 2.13, Paddle 3.3, Horovod
+#: 0.28. A group's own root is a rank of the group, which may differ between groups.
+_ROOTS = {
+    **dict.fromkeys(("broadcast", "broadcast_object_list"), ("src", 1)),
+    "reduce": ("dst", 1),
+    **dict.fromkeys(("gather", "gather_object"), ("dst", 2)),
+    **dict.fromkeys(("scatter", "scatter_object_list"), ("src", 2)),
+}
+_HOROVOD_ROOTS = ("broadcast", "broadcast_", "broadcast_parameters", "broadcast_object", "broadcast_variables")
+#: Functions that divide data at random, with the argument that makes all ranks divide it alike.
+_SPLITS = {
+    "torch.utils.data.random_split": "generator",
+    "torch.utils.data.dataset.random_split": "generator",
+    "paddle.io.random_split": "generator",
+    "sklearn.model_selection.train_test_split": "random_state",
+}
+_SCHEDULERS = ("ReduceLROnPlateau().step", "ReduceOnPlateau().step")
+
+
+def features(events: Sequence[Event]) -> Iterator[tuple[str, Event]]:
+    """Yield the features of calls that get, or draw, another value on each rank; `events` are those of any rank."""
+    is_seeded = False
+    for event in events:
+        if event.doubt > 1:
+            continue
+        given = (*event.arguments, *event.keywords.values())
+        # What sets seeds by another name, too.
+        is_seeded |= "seed" in last(event.name) and not any(isinstance(mixed(each), Own) for each in given)
+        if _has_own_root(event):
+            yield "root_differs", event
+        elif event.name in _SPLITS and event.keywords.get(_SPLITS[event.name]) is None and not is_seeded:
+            yield "split_differs", event
+        elif event.name.endswith(_SCHEDULERS) and any(_is_of_data(each) for each in given):
+            yield "learning_rate_differs", event
+
+
+def _has_own_root(event: Event) -> bool:
+    """Return whether each rank names another root, among all ranks."""
+    short = last(event.name)
+    package = event.name.partition(".")[0]
+    if package == "horovod":
+        keyword, position = ("root_rank", 1) if short in _HOROVOD_ROOTS else ("", 0)
+    else:
+        is_known = event.name.startswith(("torch.distributed.", "paddle.distributed."))
+        keyword, position = _ROOTS.get(short, ("", 0)) if is_known and "group" not in event.keywords else ("", 0)
+        if len(event.arguments) > position + 1 + (short == "reduce"):
+            # The group comes after the root, and after the operation of `reduce`.
+            return False
+    at = event.arguments[position] if keyword and len(event.arguments) > position else None
+    root = event.keywords.get(keyword, at)
+    return bool(keyword) and isinstance(root, Own) and root.of_rank
+
+
+def _is_of_data(value: object) -> bool:
+    """Return whether the rank's own data decide a value, and not its number."""
+    origin = mixed(value)
+    return isinstance(origin, Own) and not origin.of_rank and not origin.of_part

@@ -1,0 +1,76 @@
+"""Messages from one rank to another that no rank sends, or none receives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from preflight.sources.python.module import last
+from preflight.sources.python.simulation.run_state import Event, Run
+
+#: Where calls take the other rank: torch 2.13, Paddle 3.3, mpi4py 4.1.
+_PEERS = {
+    "torch.distributed.send": ("dst", 1),
+    "torch.distributed.recv": ("src", 1),
+    "paddle.distributed.send": ("dst", 1),
+    "paddle.distributed.recv": ("src", 1),
+    **{f"mpi4py.MPI.COMM_WORLD.{name}": ("dest", 1) for name in ("send", "ssend", "Send", "Ssend")},
+    **{f"mpi4py.MPI.COMM_WORLD.{name}": ("source", 1) for name in ("recv", "Recv")},
+}
+#: Other ways to exchange messages, which are not counted.
+_OTHERS = ("isend", "irecv", "Isend", "Irecv", "P2POp", "sendrecv", "Sendrecv", "probe", "Probe", "iprobe", "bsend")
+_RECEIVES = ("recv", "Recv")
+#: Ranks of a program whose messages are counted.
+MAX_RANKS = 8
+
+
+class Unmatched(NamedTuple):
+    """A receive for which no message is sent, or a message that no rank receives."""
+
+    event: Event
+    is_receive: bool
+
+
+def exchanges(events: Sequence[Event]) -> bool:
+    """Return whether a program sends messages from one rank to another."""
+    return any(event.name in _PEERS for event in events)
+
+
+def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
+    """Yield the messages that certainly miss their counterpart; `runs` are those of all ranks.
+
+    Nothing is known where the number of messages is not, or a peer.
+    """
+    by_rank = {run.place[0]: run for run in runs if not run.is_of_any and run.is_complete and not run.failure}
+    if set(by_rank) != set(range(world_size)):
+        return
+    received: dict[tuple[int, int | None], list[Event]] = {}
+    sent: dict[tuple[int, int | None], list[Event]] = {}
+    for rank, run in by_rank.items():
+        for event in run.events:
+            if last(event.name) in _OTHERS and event.name.startswith(("torch.", "paddle.", "mpi4py.")):
+                return
+            if event.name not in _PEERS:
+                continue
+            keyword, position = _PEERS[event.name]
+            at = event.arguments[position] if len(event.arguments) > position else None
+            peer = event.keywords.get(keyword, at)
+            is_any = last(event.name) in _RECEIVES and peer is None
+            if event.doubt > 1 or event.times is None or rank is None or "group" in event.keywords:
+                return
+            if not (type(peer) is int or is_any):
+                return
+            counted = received if last(event.name) in _RECEIVES else sent
+            counted.setdefault((rank, peer), []).extend([event] * event.times)
+    for (rank, peer), events in received.items():
+        if peer is not None:
+            wanted, given = len(events), len(sent.get((peer, rank), ()))
+        else:
+            wanted = sum(len(found) for (receiver, _), found in received.items() if receiver == rank)
+            given = sum(len(found) for (_, receiver), found in sent.items() if receiver == rank)
+        if wanted > given:
+            yield Unmatched(events[-1], is_receive=True)
+    for (rank, peer), events in sent.items():
+        is_buffered = "mpi4py" in events[0].name or (peer, None) in received
+        if not is_buffered and len(events) > len(received.get((peer or 0, rank), ())):
+            yield Unmatched(events[-1], is_receive=False)
