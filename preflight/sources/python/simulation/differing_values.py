@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Sequence
 
+from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.run_state import Event
-from preflight.sources.python.simulation.values import Own, mixed
+from preflight.sources.python.simulation.values import OF_RANK, Own, mixed
 
 #: Where calls take the root, the rank that the others get something from or give it to: torch 2.13, Paddle 3.3, Horovod
 #: 0.28. A group's own root is a rank of the group, which may differ between groups.
@@ -24,6 +27,11 @@ _SPLITS = {
     "paddle.io.random_split": "generator",
     "sklearn.model_selection.train_test_split": "random_state",
 }
+#: Functions that return what the ranks have exchanged, and leave their arguments as they are: mpi4py 4.1, Horovod 0.28.
+_RETURNING = re.compile(
+    r"^mpi4py\.MPI\.COMM_WORLD\.(?:bcast|allreduce|allgather|alltoall|scatter)$"
+    r"|^horovod\.\w+\.(?:allreduce|allgather|alltoall|broadcast|broadcast_object|allgather_object|grouped_allreduce)$"
+)
 _SCHEDULERS = ("ReduceLROnPlateau().step", "ReduceOnPlateau().step")
 
 
@@ -40,8 +48,35 @@ def features(events: Sequence[Event]) -> Iterator[tuple[str, Event]]:
             yield "root_differs", event
         elif event.name in _SPLITS and event.keywords.get(_SPLITS[event.name]) is None and not is_seeded:
             yield "split_differs", event
+        elif event.is_statement and _RETURNING.search(event.name) and _is_of_variable(event.node):
+            yield "result_discarded", event
         elif event.name.endswith(_SCHEDULERS) and any(_is_of_data(each) for each in given):
             yield "learning_rate_differs", event
+
+
+def initial_weights(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the call that exchanges gradients between models that each rank has made at random for itself.
+
+    Source: aten/src/ATen/CPUGeneratorImpl.cpp of 2.13: without a seed, each process draws other numbers.
+    """
+    names = [last(event.name) for event in events]
+    gradients = [
+        event
+        for event, name in zip(events, names, strict=True)
+        if AGREEING.search(name) and event.doubt < 2 and any(".grad" in ast.unparse(each) for each in event.node.args)
+    ]
+    may_agree = re.compile(r"broadcast|load|state_dict|from_pretrained|all_?gather|scatter|average|sync")
+    if not gradients or any(may_agree.search(name) for name in names):
+        return
+    seeded = [event for event in events if "seed" in last(event.name)]
+    if not any(mixed(*event.arguments, *event.keywords.values()) is not OF_RANK for event in seeded):
+        yield gradients[0]
+
+
+def _is_of_variable(call: ast.Call) -> bool:
+    """Return whether a call exchanges a variable; one of a value made for it is a barrier."""
+    is_variable = bool(call.args) and isinstance(call.args[0], (ast.Name, ast.Attribute))
+    return is_variable and not re.search(r"barrier|sync|dummy|wait", ast.unparse(call))
 
 
 def _has_own_root(event: Event) -> bool:

@@ -40,7 +40,12 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.unused_wrappers import bypassed_engines, unused_wrappers
+from preflight.sources.python.simulation.unused_wrappers import (
+    bypassed_engines,
+    unentered_accumulation,
+    unused_wrappers,
+    wrapped_on_cpu,
+)
 from preflight.sources.python.simulation.values import (
     DictValue,
     External,
@@ -349,6 +354,13 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
     yield from _asked_early(launch, runs[-1])
     for name, event in differing_values.features(runs[-1].events) if runs[-1].is_of_any else ():
         yield _claim("script_feature", name, event.file, event.node, launch)
+    if runs[-1].is_complete and not runs[-1].is_wrapped:
+        for event in differing_values.initial_weights(runs[-1].events):
+            yield _claim("script_feature", "initial_weights_differ", event.file, event.node, launch)
+    for event in wrapped_on_cpu(runs[-1].events):
+        yield _claim("script_feature", "wrapped_on_cpu", event.file, event.node, launch)
+    for event in unentered_accumulation(runs[-1].events) if runs[-1].is_complete else ():
+        yield _claim("script_feature", "accumulation_never_entered", event.file, event.node, launch)
     for name, event, engine in bypassed_engines(runs[-1].events) if runs[-1].is_complete else ():
         because = _claim("script_feature", name, engine.file, engine.node, launch)
         yield replace(_claim("script_feature", name, event.file, event.node, launch), because=(because,))

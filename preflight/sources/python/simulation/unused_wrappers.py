@@ -7,14 +7,19 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from preflight.sources.python.module import last
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.simulation.data_origins import holds
 from preflight.sources.python.simulation.divergence import called_name
 from preflight.sources.python.simulation.run_state import Event
-from preflight.sources.python.simulation.values import External
+from preflight.sources.python.simulation.values import ClassValue, External, Instance, ListValue
 
 #: horovod/*/__init__.py of 0.28; paddle/distributed/fleet/fleet.py of 3.3 and fluid/incubate/fleet of 1.8.
 _MAKES = re.compile(r"^(?:horovod|byteps|paddle)\..*\b(?:DistributedOptimizer|distributed_optimizer)$")
+#: Methods that move a model, and what places everything that is made later.
+_MOVES = ("cuda", "to", "to_empty", "to_device", "xpu", "npu")
+_PLACES_ALL = re.compile(r"set_default_(?:device|tensor_type)|init_empty_weights|\.to\w*_?device$")
+_DEVICE = re.compile(r"device|cuda|\.to\(|\bhpu\b|\bxpu\b")
 #: Methods of an optimizer that change the parameters.
 _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
@@ -48,6 +53,51 @@ def bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Even
         yield "backward_beside_engine", others[0], made[0]
     if own and not any(called_name(event) == "step" for event in events) and not _is_passed(events, made[0]):
         yield "engine_never_steps", own[0], made[0]
+
+
+def unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the Accelerator of a program that accumulates gradients, if nothing enters its `accumulate`.
+
+    Source: accelerate/accelerator.py of 1.14: `backward` divides by the steps, and only `accumulate` holds steps back.
+    """
+    made = [event for event in events if event.name.endswith("accelerate.Accelerator") and event.doubt < 2]
+    steps = made[0].keywords.get("gradient_accumulation_steps") if len(made) == 1 else None
+    if (
+        type(steps) is not int
+        or steps < 2
+        or not any(event.name.endswith("Accelerator().backward") for event in events)
+    ):
+        return
+    if not any(called_name(event) in ("accumulate", "no_sync") for event in events):
+        yield made[0]
+
+
+def wrapped_on_cpu(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the call that wraps a model with `device_ids` although nothing has moved the model to a GPU.
+
+    Source: torch/nn/parallel/distributed.py of 2.13 (device_ids only with modules on GPUs).
+    """
+    if any(_PLACES_ALL.search(event.name) for event in events):
+        return
+    for number, event in enumerate(events):
+        is_wrap = last(event.name) == "DistributedDataParallel" and event.name.startswith("torch.") and event.doubt < 2
+        devices = event.keywords.get("device_ids") if is_wrap else None
+        model = event.arguments[0] if event.arguments else event.keywords.get("module")
+        if not isinstance(devices, ListValue) or devices.items == [] or not _is_made_here(model):
+            continue
+        before = [each.function for each in events[:number] if last(each.name) in _MOVES and each.function is not None]
+        if not any(each.owner is model or each.of is model for each in before):
+            yield event
+
+
+def _is_made_here(model: Any) -> bool:
+    """Return whether a model consists of layers of torch, made on the CPU, or is of a class that names no device."""
+    if isinstance(model, Instance):
+        texts = [ast.unparse(each.node) for each in model.owner.order() if isinstance(each, ClassValue)]
+        return not model.is_open and not any(_DEVICE.search(text) for text in texts)
+    if not isinstance(model, External) or not re.fullmatch(r"torch\.nn\.(?:\w+\.)*[A-Z]\w*\(\)", model.name):
+        return False
+    return not any(_DEVICE.search(ast.unparse(call)) for call in (model.call,) if call is not None)
 
 
 def _is_passed(events: Sequence[Event], made: Event) -> bool:
