@@ -223,9 +223,8 @@ def state_single_start(
 
 def unresolved_if_placeholder(value: Value) -> Value:
     """Return a host as unresolved when it is a placeholder for the user to replace."""
-    placeholders = [
-        item for item in alternatives(value) if isinstance(item, str) and _PLACEHOLDER.fullmatch(item.strip())
-    ]
+    texts = [item for item in alternatives(value) if isinstance(item, str)]
+    placeholders = [text for text in texts if _PLACEHOLDER.fullmatch(text.strip()) or not text.isascii()]
     return Unresolved(f"`{placeholders[0]}`, which must be replaced") if placeholders else value
 
 

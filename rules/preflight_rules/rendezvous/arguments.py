@@ -71,7 +71,8 @@ def _port_verdict(job: Job, subject: str, launch: Launch | None, claim: Claim) -
     text = unparsed_number(claim.value)
     if text is not None:
         is_blank = _PLACEHOLDER.fullmatch(text) is not None
-        if _PLACEHOLDER_HOST.search(claim.spelling):
+        # Words of another script stand for a number in documents.
+        if _PLACEHOLDER_HOST.search(claim.spelling) or not text.isascii():
             return unknown(subject, f"{quoted(claim)} is a placeholder", at=claim)
         return failed(
             subject,

@@ -352,7 +352,7 @@ class Degrees(NamedTuple):
 
 _DEGREES_BY_FRAMEWORK = {
     "torchtitan": Degrees(("replicate_degree", "shard_degree", *_PARALLEL_SIZES), "shard_degree"),
-    "nanotron": Degrees(("data_parallel_size", *_PARALLEL_SIZES), ""),
+    "nanotron": Degrees(("data_parallel_size", *_PARALLEL_SIZES, "expert_parallel_size"), ""),
     "paddlefleetx": Degrees(
         ("data_parallel_size", "sharding_degree", "tensor_parallel_size", "pipeline_parallel_size"),
         "data_parallel_size",

@@ -239,7 +239,7 @@ class Interpreter(Calls):
         for number, block in enumerate(blocks):
             frame.names = dict(before)
             starts.append(len(self.events))
-            self._branches = {**outside, fork: Branch(number, test)}
+            self._branches = {**outside, fork: Branch(number, test, isinstance(own, Own))}
             with self._in_region(maybe=maybe, own=own):
                 try:
                     self.block(block, frame)

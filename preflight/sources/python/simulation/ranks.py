@@ -220,7 +220,7 @@ def runs_of(
             except BudgetExceeded as exceeded:
                 free_memory_after(exceeded)
                 runs_by_key[key] = []
-                if notes is not None:
+                if notes is not None and launch.launcher:
                     message = f"following {launch.program} was stopped, because it takes {exceeded.excess}"
                     notes.append(Note(NoteKind.TOO_LARGE, message, launch.span, required=True))
         found[launch.id] = runs_by_key.get(key, [])
@@ -705,13 +705,17 @@ def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iter
 
 
 #: Words of conditions that only some ranks may meet.
-_OF_SOME = re.compile(r"rank|master|main|primary|chief|leader|first|zero|worker|trainer_id|saver", re.IGNORECASE)
+_OF_SOME = re.compile(
+    r"rank|master|main|primary|chief|leader|first|zero|worker|trainer_id|saver|gpu|shard|process", re.IGNORECASE
+)
 
 
 def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
     """Yield checkpoints that every rank saves under one path, wherever the program does so."""
     known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
     singles = [run for run in runs if not run.is_of_any]
+    if not launch.launcher or (not singles and runs[-1].asks_for_rank):
+        return
     places = [{event.path: _saved_to(event) for event in run.events if event.name in _SAVES} for run in singles]
     for event in runs[-1].events if runs[-1].is_of_any and runs[-1].is_wrapped else ():
         if event.name not in _SAVES or len(event.arguments) < 2:
@@ -721,7 +725,9 @@ def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[C
         if not is_file or event.file.path in known or _gets_own(event):
             continue
         tests = [branch.test for branch in event.branches.values() if branch.test is not None]
-        if any(_OF_SOME.search(ast.unparse(test)) for test in tests):
+        # A path, or a decorator, may name the rank in a way that is not followed.
+        texts = [ast.unparse(each) for each in (*tests, event.within) if each is not None]
+        if any(branch.is_own for branch in event.branches.values()) or any(map(_OF_SOME.search, texts)):
             continue
         if all(event.path in each and each[event.path] == places[0][event.path] for each in places):
             known.add(event.file.path)

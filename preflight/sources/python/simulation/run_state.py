@@ -68,10 +68,15 @@ class Guard(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """The branch of an unknown condition that is followed; `test` is None for the cases of a `match` or a call."""
+    """The branch of an unknown condition that is followed; `test` is None for the cases of a `match` or a call.
+
+    Args:
+        is_own: whether each rank may take another branch.
+    """
 
     number: int
     test: ast.expr | None = None
+    is_own: bool = False
 
 
 class Event(NamedTuple):
