@@ -450,8 +450,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             is_certain = _certainly_waits(job, call)
             yield failed(
                 subject,
-                f"{quoted(call)} waits for every rank, but is under {quoted(guard)} (line {guard.span.line}), which"
-                f" holds for {joined(call.alternatives)} only.",
+                f"{quoted(call)} waits for every rank, but {quoted(guard)} (line {guard.span.line}) leaves it to"
+                f" {joined(call.alternatives)} alone.",
                 at=call,
                 also=((guard, "only for " + joined(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",
@@ -489,8 +489,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         if all(claim.alternatives == (3,) or claim.quantity != "zero_stage" for claim in shards):
             yield failed(
                 subject,
-                f"{quoted(save)} gathers the parts of the model from every rank ({placed(shards[0])}), but is under"
-                f" {quoted(save.because[0])}, which holds for {joined(save.alternatives)} only.",
+                f"{quoted(save)} gathers the parts of the model from every rank ({placed(shards[0])}), but"
+                f" {quoted(save.because[0])} leaves it to {joined(save.alternatives)} alone.",
                 at=save,
                 also=((save.because[0], "only for " + joined(save.alternatives)), (shards[0], "the model is sharded")),
                 remedy="Call it on every rank: the trainer itself writes on the first one only.",
