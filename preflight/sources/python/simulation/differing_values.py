@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.module import last
-from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import OF_RANK, Own, mixed
 
 #: Where calls take the root, the rank that the others get something from or give it to: torch 2.13, Paddle 3.3, Horovod
@@ -35,26 +35,30 @@ _RETURNING = re.compile(
 _SCHEDULERS = ("ReduceLROnPlateau().step", "ReduceOnPlateau().step")
 
 
-def features(events: Sequence[Event]) -> Iterator[tuple[str, Event]]:
-    """Yield the features of calls that get, or draw, another value on each rank; `events` are those of any rank."""
+def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the features of calls that get, or draw, another value on each rank, in a run of any rank."""
+    if not run.is_of_any:
+        return
+    if run.is_complete and not run.is_wrapped:
+        yield from (("initial_weights_differ", event, None) for event in _initial_weights(run.events))
     is_seeded = False
-    for event in events:
+    for event in run.events:
         if event.doubt > 1:
             continue
         given = (*event.arguments, *event.keywords.values())
         # What sets seeds by another name, too.
         is_seeded |= "seed" in last(event.name) and not any(isinstance(mixed(each), Own) for each in given)
         if _has_own_root(event):
-            yield "root_differs", event
+            yield "root_differs", event, None
         elif event.name in _SPLITS and event.keywords.get(_SPLITS[event.name]) is None and not is_seeded:
-            yield "split_differs", event
+            yield "split_differs", event, None
         elif event.is_statement and _RETURNING.search(event.name) and _is_of_variable(event.node):
-            yield "result_discarded", event
+            yield "result_discarded", event, None
         elif event.name.endswith(_SCHEDULERS) and any(_is_of_data(each) for each in given):
-            yield "learning_rate_differs", event
+            yield "learning_rate_differs", event, None
 
 
-def initial_weights(events: Sequence[Event]) -> Iterator[Event]:
+def _initial_weights(events: Sequence[Event]) -> Iterator[Event]:
     """Yield the call that exchanges gradients between models that each rank has made at random for itself.
 
     Source: aten/src/ATen/CPUGeneratorImpl.cpp of 2.13: without a seed, each process draws other numbers.

@@ -27,6 +27,7 @@ from preflight.sources.python.simulation import (
     call_settings,
     differing_values,
     exchanged_files,
+    misused_wrappers,
     point_to_point,
     process_numbers,
     resolution,
@@ -40,12 +41,6 @@ from preflight.sources.python.simulation.interpreter import Interpreter
 from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
 from preflight.sources.python.simulation.libraries import names, symbol_of, table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.unused_wrappers import (
-    bypassed_engines,
-    unentered_accumulation,
-    unused_wrappers,
-    wrapped_on_cpu,
-)
 from preflight.sources.python.simulation.values import (
     DictValue,
     External,
@@ -352,22 +347,10 @@ def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) 
     yield from _trained_apart(launch, runs[-1])
     yield from _spawned_launches(job, launch, runs[-1])
     yield from _asked_early(launch, runs[-1])
-    for name, event in differing_values.features(runs[-1].events) if runs[-1].is_of_any else ():
-        yield _claim("script_feature", name, event.file, event.node, launch)
-    if runs[-1].is_complete and not runs[-1].is_wrapped:
-        for event in differing_values.initial_weights(runs[-1].events):
-            yield _claim("script_feature", "initial_weights_differ", event.file, event.node, launch)
-    for event in wrapped_on_cpu(runs[-1].events):
-        yield _claim("script_feature", "wrapped_on_cpu", event.file, event.node, launch)
-    for event in unentered_accumulation(runs[-1].events) if runs[-1].is_complete else ():
-        yield _claim("script_feature", "accumulation_never_entered", event.file, event.node, launch)
-    for name, event, engine in bypassed_engines(runs[-1].events) if runs[-1].is_complete else ():
-        because = _claim("script_feature", name, engine.file, engine.node, launch)
-        yield replace(_claim("script_feature", name, event.file, event.node, launch), because=(because,))
-    for made, stepped in unused_wrappers(runs[-1].events) if runs[-1].is_complete else ():
-        feature = _claim("script_feature", "wrapper_unused", made.file, made.node, launch)
-        step = _claim("script_feature", "wrapper_unused", stepped.file, stepped.node, launch)
-        yield replace(feature, because=(step,))
+    for name, event, other in (*differing_values.features(runs[-1]), *misused_wrappers.features(runs[-1])):
+        feature = _claim("script_feature", name, event.file, event.node, launch)
+        because = _claim("script_feature", name, other.file, other.node, launch) if other is not None else None
+        yield replace(feature, because=() if because is None else (because,))
     yield from _parser_claims(launch, runs[-1])
     for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
         because = _claim("uses_fsdp", "", divided.file, divided.node, launch)

@@ -1,4 +1,4 @@
-"""Optimizers that exchange gradients and that a program leaves unused: `hvd.DistributedOptimizer(optimizer)` alone."""
+"""Wrappers that a program leaves unused or goes around: optimizers of Horovod and fleet, DeepSpeed, DDP, Accelerate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from preflight.sources.python.module import last
 from preflight.sources.python.outline import dotted
 from preflight.sources.python.simulation.data_origins import holds
 from preflight.sources.python.simulation.divergence import called_name
-from preflight.sources.python.simulation.run_state import Event
+from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import ClassValue, External, Instance, ListValue
 
 #: horovod/*/__init__.py of 0.28; paddle/distributed/fleet/fleet.py of 3.3 and fluid/incubate/fleet of 1.8.
@@ -24,7 +24,20 @@ _DEVICE = re.compile(r"device|cuda|\.to\(|\bhpu\b|\bxpu\b")
 _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
 
-def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
+def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the features of wrappers that a program uses wrongly: the call, and another one that shows it."""
+    for event in _wrapped_on_cpu(run.events):
+        yield "wrapped_on_cpu", event, None
+    if not run.is_complete:
+        return
+    for event, stepped in _unused_optimizers(run.events):
+        yield "wrapper_unused", event, stepped
+    yield from _bypassed_engines(run.events)
+    for event in _unentered_accumulation(run.events):
+        yield "accumulation_never_entered", event, None
+
+
+def _unused_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
     """Yield the calls that create a wrapping optimizer that is never used, with a step of the wrapped one."""
     for at, event in enumerate(events):
         if not _MAKES.search(event.name) or event.doubt > 1 or not event.arguments or not event.node.args:
@@ -37,7 +50,7 @@ def unused_wrappers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]:
             yield event, stepped
 
 
-def bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event]]:
+def _bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event]]:
     """Yield the feature of a program that goes around DeepSpeed's engine, the call, and the one that makes the engine.
 
     Source: deepspeed/runtime/engine.py of 0.19: `backward` exchanges the gradients, and `step` changes the parameters.
@@ -55,7 +68,7 @@ def bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Even
         yield "engine_never_steps", own[0], made[0]
 
 
-def unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
+def _unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
     """Yield the Accelerator of a program that accumulates gradients, if nothing enters its `accumulate`.
 
     Source: accelerate/accelerator.py of 1.14: `backward` divides by the steps, and only `accumulate` holds steps back.
@@ -72,7 +85,7 @@ def unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
         yield made[0]
 
 
-def wrapped_on_cpu(events: Sequence[Event]) -> Iterator[Event]:
+def _wrapped_on_cpu(events: Sequence[Event]) -> Iterator[Event]:
     """Yield the call that wraps a model with `device_ids` although nothing has moved the model to a GPU.
 
     Source: torch/nn/parallel/distributed.py of 2.13 (device_ids only with modules on GPUs).
