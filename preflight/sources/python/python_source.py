@@ -56,6 +56,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     environment.rank_setters,
     imports.rank_setters,
     imports.claims,
+    imports.imported_names,
     training_loop.serial_claims,
     paddle.claims,
     paddle_legacy.cluster_train_claims,
