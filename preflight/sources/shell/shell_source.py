@@ -286,8 +286,11 @@ def produced_hostfiles(script: Script, references: Iterable[Reference], scope: S
             yield Claim("produced_hostfile", Known(reference.target), reference.span, reference.target, "shell", scope)
 
 
-#: The file that `envsubst` reads.
-_FILLED_IN = re.compile(r"\benvsubst[ \t]*<[ \t]*[\"']?(?P<path>[\w./-]+)")
+#: The file that `envsubst` reads, for all names.
+_FILLED_IN = re.compile(
+    r"\benvsubst[ \t]*<[ \t]*[\"']?(?P<path>[\w./-]+)"
+    r"|\bcat[ \t]+[\"']?(?P<piped>[\w./-]+)[\"']?[ \t]*\|[ \t]*envsubst[ \t]*\|"
+)
 #: A name that `envsubst` replaces; with a default it replaces nothing.
 _PLACEHOLDER = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))")
 #: Variables that every session has.
@@ -310,12 +313,12 @@ def unset_placeholders(commands: Iterable[Command], file: SourceFile, tree: Tree
     seen: set[str] = set()
     for command in commands:
         line = lines[command.span.line - 1] if 0 < command.span.line <= len(lines) else ""
-        given = _FILLED_IN.search(line)
-        if len(command.words) != 1 or command.words[0].spelling != "envsubst" or given is None:
+        given = _FILLED_IN.search(line) if "kubectl" in line else None
+        if given is None:
             continue
-        target = tree.resolve(given["path"], relative_to=file.path)
+        target = tree.resolve(given["path"] or given["piped"], relative_to=file.path)
         manifest = tree.read(target) if target is not None else None
-        if not isinstance(manifest, SourceFile) or "kubectl" not in line or manifest.path in seen:
+        if not isinstance(manifest, SourceFile) or manifest.path in seen:
             continue
         seen.add(manifest.path)
         used: dict[str, re.Match[str]] = {}
@@ -327,7 +330,7 @@ def unset_placeholders(commands: Iterable[Command], file: SourceFile, tree: Tree
         missing = [name for name in used if name not in exported | _OF_SESSIONS]
         if len(exported) < _MIN_EXPORTED or len(missing) >= len(exported):
             continue
-        because = Claim("placeholder_unset", Known(given["path"]), command.span, given[0], "shell", scope)
+        because = Claim("placeholder_unset", Known(manifest.path), command.span, given[0], "shell", scope)
         places = Places(manifest.path, manifest.text)
         for name in missing:
             # A name that the script reads is its caller's.
