@@ -73,7 +73,8 @@ def _batch_size(sampler: ast.Call, loader: ast.Call) -> str:
 
 def _is_changed(module: Module, size: str) -> bool:
     """Return whether a script computes the batch size, which may then be a part of that of all ranks, or their sum."""
-    for node in module.nodes(ast.Assign, ast.AugAssign):
+    statements: list[ast.Assign | ast.AugAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AugAssign)]
+    for node in statements:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         computed = isinstance(node, ast.AugAssign) or any(isinstance(each, ast.BinOp) for each in ast.walk(node.value))
         if computed and any(ast.unparse(target).rpartition(".")[2] == size.rpartition(".")[2] for target in targets):
@@ -128,9 +129,10 @@ def _schedule_of_expression(module: Module, expression: ast.expr) -> ast.Call | 
         return outer if _SCHEDULES.fullmatch(last(module.called(outer))) else None
     name = dotted(outer.targets[0]) if isinstance(outer, ast.Assign) and len(outer.targets) == 1 else ""
     function = module.outline.function_of(expression)
+    statements: list[ast.Assign | ast.AugAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AugAssign)]
     changed = [
         node
-        for node in module.nodes(ast.Assign, ast.AugAssign)
+        for node in statements
         if module.outline.function_of(node) is function
         and name in map(dotted, node.targets if isinstance(node, ast.Assign) else [node.target])
     ]
