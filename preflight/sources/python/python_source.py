@@ -194,8 +194,8 @@ class PythonSource:
                 if isinstance(item, Reference):
                     references.setdefault((item.target, item.role, item.span), item)
                 else:
-                    # One place may show several features.
-                    value = item.value if item.quantity == "script_feature" else None
+                    # One place may show several features, and import several names.
+                    value = item.value if item.quantity in ("script_feature", "imported_name") else None
                     found.setdefault((item.quantity, value, item.span, item.strength, item.relation, item.scope), item)
         executors = list(frameworks.launches(module))
         if len(executors) > 1:

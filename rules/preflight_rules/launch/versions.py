@@ -631,8 +631,8 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
 def name_of_another_release(job: Job) -> Iterator[Verdict]:
     """A script imports a name that the pinned release of its framework does not have.
 
-    What it checks: A table of names of torch, Paddle, Lightning, transformers and Accelerate, with the releases that
-    brought or removed them, against the release that the job's files pin. An import in a `try` or under a condition
+    What it checks: A table of names of torch, Lightning, transformers and Accelerate, with the releases that brought or
+    removed them, against the release that the job's files pin. An import in a `try` or under a condition
     does not count.
 
     Why it matters: The import stops every rank (`ImportError: cannot import name`), after the nodes were allocated.
