@@ -39,7 +39,7 @@ _IDLE_QUANTITIES = frozenset(
         *("script", "argument_default", "strict_arguments", "local_rank_argument", "loop_over_epochs", "entry_point"),
         *("training_framework", "package", "wheel_cuda", "paddle_version", "installing_line", "declared_options"),
         *("imported_framework", "script_feature", "rank_setter", "program_followed", "program_outcome"),
-        *("config_of_option", "needed_variable"),
+        *("config_of_option", "needed_variable", "imported_name"),
     ]
 )
 

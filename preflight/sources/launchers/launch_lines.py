@@ -13,6 +13,7 @@ from preflight._util import toml
 from preflight._util.sequences import grouped
 from preflight.model.job import Claim, Known, Note, NoteKind, Scope, Span
 from preflight.model.job.job import SUBMISSION
+from preflight.model.job.value import numbers as numbers_in
 from preflight.sources.base import Command, LauncherReader, LaunchLine, Reading, SourceFile, Tree, Variable, Word
 from preflight.sources.containers import is_container_file
 from preflight.sources.hydra.configuration import FRAMEWORKS
@@ -52,6 +53,7 @@ from preflight.sources.launchers.option_parser import (
 )
 from preflight.sources.launchers.python import (
     has_ranks,
+    hides_slurm,
     plain_program,
     read_python,
     read_unknown,
@@ -295,6 +297,7 @@ def launch_line(
             or (tree is not None and not program.module and _is_given_rank(command, program, environment, tree))
             or _starts_all_ranks(command, program, tree)
             or (tree is not None and _identifies_process(command, program, environment, tree))
+            or (tree is not None and _needs_tasks(command, program, stripped.wrappers, header, tree))
         )
         found = _LauncherMatch(read_python, stripped.words, stripped.words[0]) if ranked else None
     if found is None and not followed and _is_program_of_ranks(stripped, header):
@@ -370,6 +373,34 @@ def _identifies_process(
     own = [name for name, given in environment.items() if given.span.line == command.span.line]
     own += [known_prefix(word).partition("=")[0] for word in program.words[1:] if known_prefix(word).startswith("--")]
     return any(_OF_ONE_PROCESS.search(name) and re.search(rf"[\"']{name}[\"']", file.text) for name in own)
+
+
+#: A program of Lightning that trains on several devices: its Trainer takes all of them, or more than one.
+_OF_LIGHTNING = re.compile(r"^\s*(?:import|from) (?:pytorch_)?lightning\b", re.MULTILINE)
+_ON_SEVERAL_DEVICES = re.compile(r"\bTrainer\([^#]{0,2000}?\bdevices\s*=\s*(?:[\"'](?:auto|-1)[\"']|-1|[2-9]|\d\d)")
+
+
+def _needs_tasks(
+    command: Command,
+    program: PythonProgram,
+    wrappers: Sequence[Wrapper],
+    header: Mapping[str, GivenOption] | None,
+    tree: Tree,
+) -> bool:
+    """Return whether srun starts one task on several GPUs of a node for a program of Lightning that trains on all of
+    them: Lightning leaves it to Slurm to start their ranks.
+    """
+    if not wrappers or wrappers[-1].name != "srun" or program.module:
+        return False
+    options = {**(header or {}), **slurm.from_options(wrappers[-1].scanned.given)}
+    granted = slurm.state(ClaimBuilder("slurm"), options).get("gpus_per_node")
+    if "ntasks_per_node" not in options or granted is None or not all(n > 1 for n in numbers_in(granted.value) or (0,)):
+        return False
+    file = file_named(text_of(program.words[0]), LaunchLine("", program.words, command), tree)
+    text = file.text if file is not None else ""
+    script = tree.read(command.span.path)
+    is_hidden = hides_slurm(text) or (isinstance(script, SourceFile) and hides_slurm(script.text))
+    return bool(_OF_LIGHTNING.search(text) and _ON_SEVERAL_DEVICES.search(text)) and not is_hidden
 
 
 def _starts_all_ranks(command: Command, program: PythonProgram, tree: Tree | None) -> bool:

@@ -16,6 +16,7 @@ launches have the launcher `paddle`.
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SETTING_PREFIX
-from preflight.sources.base import LaunchLine, Reading, Tree, Word
+from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree, Word
 from preflight.sources.configs.framework_files import state_settings
 from preflight.sources.formats.structured import Kind, NodeClaims, document_of
 from preflight.sources.launchers.claim_builder import (
@@ -149,12 +150,30 @@ def _read_cluster_train(line: LaunchLine, words: tuple[Word, ...], tree: Tree) -
         references.append(Reference(conf, "script", word.span, line.scope))
     sent = _sent_files(line, scanned, tree)
     references.extend(sent)
+    package = scanned.last("job_dispatch_package")
+    for reference in sent:
+        if reference.role == "index" and package is not None and not _divides_by_host(reference.target, tree):
+            builder.add("sent_index", Known(reference.target), package)
+            break
     if all(reference.role != "script" for reference in sent):
         # It counts from the workspace on the hosts.
         is_elsewhere = scanned.last("job_workspace") is not None
         named = file_references(scanned.last("config"), "script", line, tree)
         references.extend(replace(each, is_elsewhere=each.is_elsewhere or is_elsewhere) for each in named)
     return Reading(claims=tuple(builder.claims), launches=(launch,), references=tuple(references))
+
+
+#: Words of what finds out which host it is on.
+_OF_HOST = re.compile(r"nodefile|trainer_id|gethostname|HOSTNAME|\bRANK\b|environ")
+
+
+def _divides_by_host(index: str, tree: Tree) -> bool:
+    """Return whether a program beside an index file, which reads the data, may take the part of its host."""
+    folder = posixpath.dirname(index)
+    folders = dict.fromkeys((folder, posixpath.dirname(folder)))
+    paths = (posixpath.join(each, name) for each in folders for name in tree.names(each) if name.endswith(".py"))
+    files = (tree.read(path) for path in paths)
+    return any(isinstance(file, SourceFile) and _OF_HOST.search(file.text) for file in files)
 
 
 def _sent_files(line: LaunchLine, scanned: ScannedLine, tree: Tree) -> list[Reference]:

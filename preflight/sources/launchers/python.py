@@ -250,6 +250,11 @@ _HIDES_SLURM = re.compile(
 )
 
 
+def hides_slurm(text: str) -> bool:
+    """Return whether a script changes the variables by which programs see that they are in a job of Slurm."""
+    return _HIDES_SLURM.search(text) is not None
+
+
 #: Starts further processes, which may be ranks of the same group.
 _STARTS_OTHERS = re.compile(r"\bProcess\s*\(|\bPopen\s*\(|\bos\.fork\s*\(")
 
@@ -283,7 +288,7 @@ def plain_program(command: Command, tree: Tree) -> Reading:
     if _STARTS_OTHERS.search(file.text):
         builder.add("starts_processes", Known(True), first, spelling)
     script = tree.read(command.span.path)
-    if any(_HIDES_SLURM.search(each.text) for each in (file, script) if isinstance(each, SourceFile)):
+    if any(hides_slurm(each.text) for each in (file, script) if isinstance(each, SourceFile)):
         builder.add("slurm_hidden", Known(True), first, spelling)
     visible = command.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

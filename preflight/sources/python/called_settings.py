@@ -309,10 +309,22 @@ def _made_calls(module: Module, names: Sequence[str]) -> Value:
     """Return which of these calls the script makes, or a user module that it imports mentions."""
     modules, complete = imports.texts_of_modules(module)
     text = "\n".join(each.text for each in modules)
-    found = [name for name in names if module.named(name) or re.search(rf"(?<!def )\b{name}\(", text)]
+    own = module.file.text
+    found = [
+        name
+        for name in names
+        if module.named(name)
+        or re.search(_extending_or_reading(name), f"{own}\n{text}", re.MULTILINE)
+        or re.search(rf"(?<!def )\b{re.escape(name)}\(", text)
+    ]
     if not complete:
         return Unresolved("not all modules that the script imports were searched")
     return Known(tuple(found))
+
+
+def _extending_or_reading(name: str) -> str:
+    """Return the expression of a class that extends another, or of what reads an attribute (`.name`)."""
+    return rf"\{name}\b" if name.startswith(".") else rf"^\s*class \w+\([^)]*\b{name}\b"
 
 
 def _is_built(module: Module, call: ast.Call) -> bool:

@@ -16,6 +16,7 @@ import re
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from preflight._util.redaction import scrub
@@ -276,6 +277,63 @@ def claims(module: Module) -> Iterator[Claim]:
     for root, place in found.items():
         condition = f"after a change of {edited}" if edited else ""
         yield module.claim("imported_framework", root, place, condition=condition)
+
+
+#: Frameworks whose names come and go with their releases.
+_VERSIONED = frozenset(("torch", "paddle", "transformers", "accelerate", "deepspeed", "lightning", "pytorch_lightning"))
+#: Modules of the user that are searched for the names that they import.
+_MAX_SEARCHED = 60
+
+
+def imported_names(module: Module) -> Iterator[Claim]:
+    """Yield every name that the script certainly imports from a framework, itself or in a module that it imports.
+
+    What a module of the user imports counts at its top level alone.
+    """
+    edited = next((name for name in _PATHS if name in module.file.text), "")
+    condition = f"after a change of {edited}" if edited else ""
+    statements: list[Statement] = [*module.nodes(ast.Import), *module.nodes(ast.ImportFrom)]
+    own = [(node, module.span(node)) for node in statements if _is_certain(module, node)]
+    waiting, seen = [(module.file, own)], {module.file.path}
+    local: dict[str, bool] = {}
+    for file, found in waiting:
+        for node, span in sorted(found, key=lambda each: each[1].line):
+            for name in _imported(node):
+                root = name.partition(".")[0]
+                if root in _VERSIONED and not local.setdefault(root, in_tree(module, root)):
+                    claim = module.claim("imported_name", name, module.tree, condition=condition, spelling="")
+                    yield replace(claim, span=span, spelling=_as_written(node))
+        places = ((node, lambda span=span: span) for node, span in found)
+        for reference in _references(places, file, module.files, "", module.scope):
+            imported = module.files.read(reference.target)
+            if reference.target in seen or not isinstance(imported, SourceFile) or len(seen) > _MAX_SEARCHED:
+                continue
+            seen.add(reference.target)
+            waiting.append((imported, _at_top_level(imported)))
+
+
+def _at_top_level(file: SourceFile) -> list[tuple[Statement, Span]]:
+    """Return the imports of a module that run whenever it is imported."""
+    try:
+        body = ast.parse(file.text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    ends = next((node.lineno for node in body if _may_end(node)), None)
+    lines = {node.lineno for node in body if isinstance(node, (ast.Import, ast.ImportFrom))}
+    found = import_statements(file.path, file.text)
+    return [each for each in found if each[1].line in lines and (ends is None or each[1].line < ends)]
+
+
+def _imported(node: Statement) -> list[str]:
+    """Return the full names that a statement imports from packages outside its own."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [f"{node.module}.{alias.name}" for alias in node.names] if node.module and not node.level else []
+
+
+def _as_written(node: Statement) -> str:
+    """Return the start of a statement as it is quoted."""
+    return ast.unparse(node)[:MAX_SNIPPET_LENGTH]
 
 
 def _names(node: ast.Import | ast.ImportFrom) -> list[tuple[str, ast.AST]]:

@@ -30,6 +30,7 @@ from preflight.sources.python import (
     paddle,
     paddle_legacy,
     process_group,
+    schedules,
     shards,
     single_ranks,
     started_commands,
@@ -56,6 +57,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     environment.rank_setters,
     imports.rank_setters,
     imports.claims,
+    imports.imported_names,
     training_loop.serial_claims,
     paddle.claims,
     paddle_legacy.cluster_train_claims,
@@ -84,6 +86,7 @@ _READERS: tuple[Callable[[Module], Iterable[Claim | Reference]], ...] = (
     trainers.claims,
     called_settings.claims,
     training_loop.claims,
+    schedules.claims,
     frameworks.hugectr_claims,
     single_ranks.claims,
     called_settings.torch_claims,
@@ -191,8 +194,8 @@ class PythonSource:
                 if isinstance(item, Reference):
                     references.setdefault((item.target, item.role, item.span), item)
                 else:
-                    # One place may show several features.
-                    value = item.value if item.quantity == "script_feature" else None
+                    # One place may show several features, and import several names.
+                    value = item.value if item.quantity in ("script_feature", "imported_name") else None
                     found.setdefault((item.quantity, value, item.span, item.strength, item.relation, item.scope), item)
         executors = list(frameworks.launches(module))
         if len(executors) > 1:

@@ -453,6 +453,12 @@ class _Size(NamedTuple):
 
 _SPAWN = (_Size("processes_per_node", "nprocs", 2),)
 _LIGHTNING = (_Size("nodes", "num_nodes"), _Size("processes_per_node", "devices"))
+#: What Lightning before 2.0 calls the number of processes on a node, and what makes it start them:
+#: `distributed_backend` up to 1.4, `accelerator` up to 1.6 (accelerators/accelerator_connector.py of 1.1, 1.4 and 1.6).
+_EARLIER_DEVICES = ("gpus", "num_processes")
+_EARLIER_STRATEGIES = ("strategy", "accelerator", "distributed_backend")
+_NO_STRATEGIES = (None, "gpu", "auto", "cpu")
+_STARTS_PROCESSES = re.compile(r"ddp|ddp_(?:spawn|cpu|sharded\w*|fully_sharded|find_unused\w*)|deepspeed\w*|fsdp\w*")
 _CALLS: dict[str, tuple[_Size, ...]] = {
     "torch.multiprocessing.spawn": _SPAWN,
     "torch.multiprocessing.start_processes": _SPAWN,
@@ -493,7 +499,10 @@ def launches(module: Module) -> Iterator[OwnLaunch]:
     for call in module.named(*_NAMES):
         sizes = _CALLS.get(module.called(call))
         needed = _ONLY_WITH.get(last(module.called(call)), ())
-        if sizes is None or (needed and all(argument(call, name) is None for name in needed)):
+        if sizes is _LIGHTNING and argument(call, "devices") is None:
+            sizes = _earlier_sizes(module, call) or sizes
+        is_earlier = sizes is not None and any(size.name in _EARLIER_DEVICES for size in sizes)
+        if sizes is None or (needed and not is_earlier and all(argument(call, name) is None for name in needed)):
             continue
         claims = list(_sizes(module, call, sizes))
         # Inside of a trainer of Ray, Lightning runs in the ranks that Ray started.
@@ -539,7 +548,41 @@ def _sizes(module: Module, call: ast.Call, sizes: tuple[_Size, ...]) -> Iterator
             value = module.fold(expression)
             takes_all = any(item in ("auto", "-1", -1) for item in alternatives(value))
             value = Unresolved(Symbol.GPU_COUNT.value) if takes_all else as_int(value)
+            value = _devices(module, expression) if name in _EARLIER_DEVICES else value
             yield module.claim(quantity, value, given)
+
+
+def _earlier_sizes(module: Module, call: ast.Call) -> tuple[_Size, ...]:
+    """Return the sizes of a Trainer of Lightning 1.x that certainly starts processes: `Trainer(gpus=4,
+    accelerator="ddp")`; nothing for any other call.
+
+    Without a strategy, several GPUs start as many processes, too.
+    """
+    given = [value_of(each) for name in _EARLIER_STRATEGIES if (each := argument(call, name)) is not None]
+    strategies = [module.fold(each) for each in given]
+    name = next((name for name in _EARLIER_DEVICES if argument(call, name) is not None), "")
+    counted = argument(call, name) if name else None
+    if counted is None or any(isinstance(each, Unresolved) for each in strategies):
+        return ()
+    named = [str(item) for each in strategies for item in alternatives(each) if item not in _NO_STRATEGIES]
+    is_started = bool(named) and all(_STARTS_PROCESSES.fullmatch(each) for each in named)
+    count = alternatives(_devices(module, value_of(counted)))
+    is_several = not named and name == "gpus" and bool(count) and all(isinstance(n, int) and n > 1 for n in count)
+    return (_LIGHTNING[0], _Size("processes_per_node", name)) if is_started or is_several else ()
+
+
+def _devices(module: Module, given: ast.expr) -> Value:
+    """Return the number of devices that a Trainer gets as a number, or as a list of their indices."""
+    listed = module.definition(given)
+    if isinstance(listed, (ast.List, ast.Tuple)) and not any(isinstance(each, ast.Starred) for each in listed.elts):
+        return Known(len(listed.elts))
+    value = module.fold(given)
+    if any(item in ("auto", "-1", -1) for item in alternatives(value)):
+        return Unresolved(Symbol.GPU_COUNT.value)
+    if any(isinstance(item, str) for item in alternatives(value)):
+        # Of some releases a text is the index of a device.
+        return Unresolved(Symbol.LIBRARY_DEFAULT.value)
+    return as_int(value)
 
 
 def _without_count(module: Module, call: ast.Call) -> list[Claim]:

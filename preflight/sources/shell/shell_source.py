@@ -108,6 +108,7 @@ class ShellSource:
                 *blanks_in_assignments(script.commands, file, scope),
                 *comments_in_commands(file, scope),
                 *produced_hostfiles(script, launches.references, scope),
+                *unset_placeholders(script.commands, file, tree, scope),
             ),
             launches=(*launches.launches, *parts.launches),
             references=(*script.references, *launches.references, *parts.references),
@@ -283,6 +284,61 @@ def produced_hostfiles(script: Script, references: Iterable[Reference], scope: S
     for reference in references:
         if reference.role == "hostfile" and posixpath.basename(reference.target) in script.produced:
             yield Claim("produced_hostfile", Known(reference.target), reference.span, reference.target, "shell", scope)
+
+
+#: The file that `envsubst` reads, for all names.
+_FILLED_IN = re.compile(
+    r"\benvsubst[ \t]*<[ \t]*[\"']?(?P<path>[\w./-]+)"
+    r"|\bcat[ \t]+[\"']?(?P<piped>[\w./-]+)[\"']?[ \t]*\|[ \t]*envsubst[ \t]*\|"
+)
+#: A name that `envsubst` replaces; with a default it replaces nothing.
+_PLACEHOLDER = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)\}|(?P<bare>[A-Za-z_]\w*))")
+#: Variables that every session has.
+_OF_SESSIONS = frozenset(("HOME", "USER", "PATH", "PWD", "HOSTNAME", "SHELL", "LOGNAME", "LANG", "TMPDIR", "UID"))
+#: What may set variables that the text does not show.
+_SETS_OTHERS = re.compile(
+    r"^[ \t]*(?:source|\.|eval)[ \t]|\bset -\w*a|allexport|export[ \t]+\$|\bxargs\b", re.MULTILINE
+)
+#: So many names of a manifest have to be exported before another one counts as forgotten.
+_MIN_EXPORTED = 2
+
+
+def unset_placeholders(commands: Iterable[Command], file: SourceFile, tree: Tree, scope: Scope) -> Iterator[Claim]:
+    """Yield a claim for each name in a manifest that `envsubst` replaces by nothing, because the script exports most of
+    the manifest's names, and not this one: `envsubst < job.yaml | kubectl apply -f -`.
+    """
+    if "envsubst" not in file.text or _SETS_OTHERS.search(file.text):
+        return
+    lines = file.text.split("\n")
+    seen: set[str] = set()
+    for command in commands:
+        line = lines[command.span.line - 1] if 0 < command.span.line <= len(lines) else ""
+        given = _FILLED_IN.search(line) if "kubectl" in line else None
+        if given is None:
+            continue
+        target = tree.resolve(given["path"] or given["piped"], relative_to=file.path)
+        manifest = tree.read(target) if target is not None else None
+        if not isinstance(manifest, SourceFile) or manifest.path in seen:
+            continue
+        seen.add(manifest.path)
+        used: dict[str, re.Match[str]] = {}
+        for match in _PLACEHOLDER.finditer(manifest.text):
+            before = manifest.text[manifest.text.rfind("\n", 0, match.start()) + 1 : match.start()]
+            if "#" not in before and not before.endswith("$"):
+                used.setdefault(match["braced"] or match["bare"], match)
+        exported = used.keys() & command.environment.keys()
+        missing = [name for name in used if name not in exported | _OF_SESSIONS]
+        if len(exported) < _MIN_EXPORTED or len(missing) >= len(exported):
+            continue
+        because = Claim("placeholder_unset", Known(manifest.path), command.span, given[0], "shell", scope)
+        places = Places(manifest.path, manifest.text)
+        for name in missing:
+            # A name that the script reads is its caller's.
+            if re.search(rf"\$\{{?{name}\b", file.text) is None:
+                match = used[name]
+                span = places.span(match.start(), match.end())
+                claim = Claim("placeholder_unset", Known(name), span, match[0], "shell", scope, because=(because,))
+                yield replace(claim, condition=command.condition)
 
 
 def _is_in_heredoc(text: str, at: int) -> bool:

@@ -4,6 +4,7 @@ that exclude each other.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,7 @@ from preflight_rules.launches import (
     certainly_several,
     nodes_spanned,
 )
+from preflight_rules.settings.tables import in_range, pinned
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
@@ -618,6 +620,75 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             )
         else:
             yield passed(f"{package.name} {release}")
+
+
+@rule(
+    "VLK007",
+    "name-of-another-release",
+    severity=Severity.ERROR,
+    otherwise="no script imports a name that only some releases of a framework have",
+)
+def name_of_another_release(job: Job) -> Iterator[Verdict]:
+    """A script imports a name that the pinned release of its framework does not have.
+
+    What it checks: A table of names of torch, Lightning, transformers and Accelerate, with the releases that brought or
+    removed them, against the release that the job's files pin. An import in a `try` or under a condition
+    does not count.
+
+    Why it matters: The import stops every rank (`ImportError: cannot import name`), after the nodes were allocated.
+
+    Example: `from torch.distributed.fsdp import fully_shard` with `torch==2.5.1`, where it is in
+    `torch.distributed._composable.fsdp`.
+
+    Fix: Pin a release with the name, or import what the pinned release has in its place.
+
+    Known limits: The table has names of distributed training, and not all of them. A release that is not pinned exactly
+    leaves the rule unknown.
+    """
+    unpinned: set[str] = set()
+    for claim in job.about("imported_name"):
+        name = next(iter(texts(claim.value)), "")
+        for row in _rows_of_name(name):
+            package = row["package"]
+            release = pinned(job, package)
+            has_name = in_range(release, row.get("since", ""), row.get("until", ""))
+            if has_name is None and package not in unpinned:
+                unpinned.add(package)
+                yield unknown(package, f"no file pins one release of {package}", at=claim)
+            elif has_name is None:
+                continue
+            elif has_name:
+                yield passed(name)
+            elif claim.condition:
+                yield unknown(name, f"{claim.condition}, another {package} may be imported", at=claim)
+            else:
+                range_text = f"since {row['since']}" if "since" in row else f"up to {row['until']}"
+                yield failed(
+                    name,
+                    f"{quoted(claim)}: {package} has {name} {range_text}, but the job's files pin {release}, so the"
+                    " import stops.",
+                    at=claim,
+                    remedy=_remedy_for_name(row),
+                )
+
+
+@functools.cache
+def _names_by_start() -> dict[str, dict[str, Any]]:
+    return {name: row for row in table("names")["names"] for name in row["names"]}
+
+
+def _rows_of_name(name: str) -> list[dict[str, Any]]:
+    """Return the rows about a name and the modules that it is in."""
+    parts = name.split(".")
+    starts = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+    return [row for start in starts if (row := _names_by_start().get(start)) is not None]
+
+
+def _remedy_for_name(row: dict[str, Any]) -> str:
+    if "since" in row:
+        other = f", or use {row['instead']}" if "instead" in row else ""
+        return f"Use {row['package']} {row['since']} or newer{other}."
+    return f"Use {row['instead']}." if "instead" in row else f"Use {row['package']} {row['until']}, or another name."
 
 
 def _is_only_listed(job: Job, package: _NamedPackage) -> bool:

@@ -38,6 +38,7 @@ from preflight_rules.launches import (
     roots,
 )
 from preflight_rules.rendezvous.arguments import node_groups, paddle_peers
+from preflight_rules.schedulers.slurm_steps import all_devices_of_lightning
 from preflight_rules.sizes.memory import named_gpu
 
 _UNITS = {
@@ -65,7 +66,8 @@ def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
 
     What it checks: For each launch, and for each of: nodes, tasks per node, processes per node, GPUs per node and world
     size, that the number started (by the scheduler, the launcher, the hostfile) equals the number required elsewhere
-    (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other.
+    (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other. A Trainer of
+    Lightning that takes all devices under srun needs as many tasks on a node as it has GPUs.
 
     Why it matters: If announced ranks are never started, all others wait in the rendezvous until it times out after 10
     to 30 minutes; surplus ranks are rejected, or train a second copy over the same checkpoints.
@@ -88,6 +90,36 @@ def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
             if key not in reported:
                 reported.add(key)
                 yield verdict
+        if launch is not None and launch.launcher == "srun":
+            verdict = _tasks_of_lightning(job, launch)
+            if verdict is not None:
+                yield verdict
+
+
+def _tasks_of_lightning(job: Job, launch: Launch) -> Verdict | None:
+    """Return the verdict on srun's tasks for a Trainer that takes all GPUs of a node; None for any other program."""
+    devices = all_devices_of_lightning(job, launch.scope)
+    tasks, gpus = job.setting("tasks_per_node", launch.scope), job.setting("gpus_per_node", launch.scope)
+    # Slurm passes on to the tasks what this option says, and no other.
+    stated = [claim for claim in tasks if "ntasks-per-node" in claim.spelling and not claim.because]
+    if devices is None or not stated or not gpus:
+        return None
+    unresolved = why_unresolved((*tasks, *gpus), launch)
+    if unresolved is not None:
+        claim, why = unresolved
+        return unknown(launch.id, f"{_MEANINGS['tasks_per_node']}: {quoted(claim)} is unknown: {why}", at=claim)
+    started, granted = numbers(job_value(tasks)), numbers(job_value(gpus))
+    if not started or not granted or set(started) & set(granted):
+        return passed(launch.id)
+    shown = counted(started[0], "task") if len(started) == 1 else f"{joined(started)} tasks"
+    return failed(
+        launch.id,
+        f"{quoted(stated[0])} starts {shown} on each node, but {placed(devices)} makes Lightning train on all"
+        f" {joined(granted)} GPUs that {quoted(gpus[0])} grants there, with a task for each: it stops.",
+        at=stated[0],
+        also=((devices, "all devices"), (gpus[0], "GPUs of each node"), (launch, "started here")),
+        remedy=f"Set `--ntasks-per-node={joined(granted)}`, or `devices={joined(started)}`.",
+    )
 
 
 def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Launch | None) -> Verdict | None:

@@ -11,7 +11,7 @@ from preflight.model.job import Claim, Job, Launch, Relation, Scope
 from preflight.model.job.claim import distinct
 from preflight.model.job.value import numbers, texts
 from preflight.plugins.authoring import Verdict, failed, passed, rule, undecided, unknown
-from preflight.plugins.claim_text import placed, quoted, where
+from preflight.plugins.claim_text import joined, placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, SubjectQuestion, claims_about, launches_with, subjects
 from preflight_rules.paddle.fleet import distinct_claims
 
@@ -413,6 +413,44 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
         at=claims[1],
         also=((claims[0], "the other one"),),
         remedy="Give --job_dispatch_package or --job_workspace, not both.",
+    )
+
+
+@rule(
+    "CLT008",
+    "same-data-on-every-host",
+    severity=Severity.WARNING,
+    confidence=Confidence.MEDIUM,
+    applies_to="paddlepaddle < 0.12",
+    otherwise="no package of cluster_train has an index of training data",
+    each=launches_with("sent_index", "cluster_hosts"),
+)
+def same_data_on_every_host(question: LaunchQuestion) -> Verdict | None:
+    """cluster_train sends one package with all training data to several hosts.
+
+    What it checks: A package of `--job_dispatch_package` that has a train.list is sent to one host only, or a program
+    in it finds out which host it is on.
+
+    Why it matters: Every trainer reads the train.list of its own host. With the same list on all of them every sample
+    is trained once per host in each pass, and more hosts do not make a pass shorter.
+
+    Example: `--job_dispatch_package=../demo` with `./data/ratings.dat.train` in its train.list, and two HOSTS.
+
+    Fix: Put each host's part of the data on it, with its own train.list, and start with `--job_workspace`.
+
+    Known limits: Whether the hosts get other files afterwards is not known.
+    """
+    sent, hosts = question.of
+    count = len({host for claim in hosts for value in claim.alternatives if isinstance(value, tuple) for host in value})
+    if count < 2:
+        return None
+    return failed(
+        question.subject,
+        f"`{sent[0].spelling}` sends {joined(texts(sent[0].value))} to all {count} hosts of {placed(hosts[0])}: every"
+        " trainer trains on all of its data.",
+        at=sent[0],
+        also=((hosts[0], "the hosts"),),
+        remedy="Put each host's part of the data and its own train.list on it, and use --job_workspace.",
     )
 
 

@@ -25,7 +25,7 @@ from preflight_rules.launches import (
     is_placeholder,
     on_first_node_only,
 )
-from preflight_rules.schedulers.slurm_steps import chores, steps
+from preflight_rules.schedulers.slurm_steps import all_devices_of_lightning, chores, steps
 
 #: Forms of --time (sbatch manual): minutes[:seconds], hours:minutes:seconds, days-hours[:minutes[:seconds]].
 _TIME = re.compile(r"-?\d+(?::\d+){0,2}|\d+-\d+(?::\d+){0,2}|(?i:infinite|unlimited)|0")
@@ -752,6 +752,8 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     gpus, nodes, tasks = question.of
     if not tasks:
         return unknown(question.subject, "the number of tasks that srun starts on each node is not given")
+    if all_devices_of_lightning(question.of.job, question.of.launch.scope) is not None:
+        return None  # WLD001 reports this.
     if certainly_one(job_value(tasks)) and certainly_several(job_value(gpus)) and certainly_several(job_value(nodes)):
         count = numbers(job_value(gpus))
         return failed(

@@ -25,6 +25,7 @@ from preflight.plugins.authoring import (
 from preflight.plugins.claim_text import counted, placed, quoted, where
 from preflight.plugins.questions import LaunchQuestion, Stated, launches_with
 from preflight_rules.launches import certainly_one, certainly_several
+from preflight_rules.settings.tables import in_range, pinned
 
 #: Values of --gpu-bind that give each task one GPU.
 _ONE_GPU_PER_TASK = re.compile(r"(?:verbose,)?(?:single:1|per_task:1|closest)$")
@@ -193,6 +194,36 @@ def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
     claims = [claim for claim in job.requirement_claims("processes_per_node", scope) if claim.source == "lightning"]
     is_certain = claims and not any(claim.condition for claim in claims) and certainly_several(job_value(claims))
     return claims[0] if is_certain else None
+
+
+#: The first release of Lightning that compares its devices with `--ntasks-per-node`
+#: (SLURMEnvironment.validate_settings).
+_LIGHTNING_COMPARES = "2.1"
+#: Strategies of Lightning with a process for each device, all started by Slurm.
+_STARTS_TASKS = re.compile(r"auto|ddp|ddp_find\w+|fsdp|deepspeed\w*")
+_OF_TRAINER = "setting.lightning_trainer."
+
+
+def all_devices_of_lightning(job: Job, scope: Scope) -> Claim | None:
+    """Return the claim by which every Trainer of Lightning takes all GPUs that its task sees, with a task of Slurm for
+    each; None where that is not certain.
+    """
+    devices = job.about(f"{_OF_TRAINER}devices", scope)
+    is_sure = all(not claim.condition and claim.alternatives in (("auto",), (-1,), ("-1",)) for claim in devices)
+    accelerators = job.about(f"{_OF_TRAINER}accelerator", scope)
+    on_gpus = accelerators and all(claim.alternatives in (("gpu",), ("cuda",), ("auto",)) for claim in accelerators)
+    strategies = job.about(f"{_OF_TRAINER}strategy", scope)
+    is_by_tasks = all(
+        claim.alternatives and all(_STARTS_TASKS.fullmatch(str(each)) for each in claim.alternatives)
+        for claim in strategies
+    )
+    # Another environment may be among the plugins; a binding or a variable leaves a task fewer GPUs.
+    has_plugins = job.about(f"{_OF_TRAINER}plugins", scope)
+    is_narrowed = any(job.setting(each, scope) for each in ("gpu_bind", "gpus_per_task", "env.CUDA_VISIBLE_DEVICES"))
+    if not devices or not is_sure or not on_gpus or not is_by_tasks or has_plugins or is_narrowed:
+        return None
+    release = pinned(job, "lightning")
+    return devices[0] if not release or in_range(release, _LIGHTNING_COMPARES, "") else None
 
 
 def _local_rank_user(job: Job, arguments: tuple[str | None, ...], scope: Scope) -> str:

@@ -168,7 +168,7 @@ class PlaceSettings:
         try:
             value = self.value(key)
         except UnknownValue:
-            if key not in _RANK_COUNTS:
+            if key not in _RANK_COUNTS or self._launcher() in ("", "python"):
                 raise
             value = None
         if key in _RANK_COUNTS and value is None and self._launcher() not in ("", "python"):

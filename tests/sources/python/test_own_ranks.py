@@ -72,7 +72,30 @@ def test_trainer_of_lightning(arguments: str, expected: dict[str, Value]) -> Non
     assert _sizes(LIGHTNING.format(arguments=arguments)) == expected
 
 
-@pytest.mark.parametrize("arguments", ["max_epochs=3", "devices=1", 'devices=4, strategy="dp"'])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('gpus=4, accelerator="ddp"', {"processes_per_node": Known(4), "nodes": Known(1)}),
+        ('gpus=[0, 1], accelerator="ddp_spawn"', {"processes_per_node": Known(2), "nodes": Known(1)}),
+        ('gpus=8, num_nodes=2, distributed_backend="ddp"', {"processes_per_node": Known(8), "nodes": Known(2)}),
+        ('gpus=8, accelerator="gpu", strategy="ddp_sharded"', {"processes_per_node": Known(8), "nodes": Known(1)}),
+        ('gpus=-1, strategy="ddp"', {"processes_per_node": ALL, "nodes": Known(1)}),
+        ('num_processes=2, accelerator="ddp_cpu"', {"processes_per_node": Known(2), "nodes": Known(1)}),
+        ("gpus=2", {"processes_per_node": Known(2), "nodes": Known(1)}),
+    ],
+)
+def test_trainer_of_lightning_before_its_second_release(arguments: str, expected: dict[str, Value]) -> None:
+    assert _sizes(LIGHTNING.format(arguments=arguments)) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *("max_epochs=3", "devices=1", 'devices=4, strategy="dp"'),
+        *("gpus=1", "gpus=g", 'gpus=4, accelerator="dp"', 'gpus=1, accelerator="ddp"', "gpus=4, accelerator=a"),
+        'gpus=4, accelerator="horovod"',
+    ],
+)
 def test_a_trainer_in_one_process_is_no_launch(arguments: str) -> None:
     assert not _read(LIGHTNING.format(arguments=arguments)).launches
 
