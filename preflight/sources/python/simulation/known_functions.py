@@ -108,6 +108,8 @@ _CLOCKS = names("clocks")
 _OWN_NAMES = names("own_names")
 _STARTS_HOOKS = names("starting_hooks")
 _ON_ONE_RANK = pattern("on_one_rank")
+#: torch/distributed/fsdp of 2.13, paddle/distributed/sharding/group_sharded.py of 3.3.
+_SHARDING = ("fully_shard", "group_sharded_parallel", "save_group_sharded_model")
 _RANDOM = ("random", "numpy", "torch", "paddle")
 _SEEDS = names("seeds")
 _ADDING = names("adding_methods")
@@ -394,8 +396,6 @@ class Library:
                 run.call(model, arguments, keywords, node, frame, is_open=is_open)
             finally:
                 run.unsearched -= needs_all
-        if function.last == "fully_shard" and name.startswith("torch.distributed.") and arguments:
-            run.sharded.append(arguments[0])
         self._note_moved(name, arguments, keywords)
         origin = self._origin(run, function, arguments, keywords, node, frame)
         if len(name) >= _MAX_NAME:
@@ -409,18 +409,22 @@ class Library:
         made = External(f"{name}()", run.region, {}, *places)
         if name.startswith("dataclasses.field") or name == "builtins.SystemExit":
             made.attributes.update(keywords)
-        if function.last == "group_sharded_parallel" and "p_g_os" in (*arguments, *keywords.values()):
-            # Each rank holds a part of the parameters.
-            run.sharded.append(made)
-        if (
-            function.last == "save_group_sharded_model"
-            and arguments[:1]
-            and any(arguments[0] is each for each in run.sharded)
-        ):
-            run.record(SHARDED_MODEL, node, frame, arguments, keywords)
+        if function.last in _SHARDING:
+            self._note_sharded(run, made, frame)
         if name in ("pathlib.Path", "pathlib.PurePath"):
             made.attributes["(path)"] = _path_of(arguments[0]) if len(arguments) == 1 else UNKNOWN
         return made
+
+    def _note_sharded(self, run: Interpreter, made: External, frame: Frame) -> None:
+        """Remember the model whose parameters a call divides among the ranks; to save it gathers them."""
+        model = made.arguments[0] if made.arguments else None
+        short = made.last.removesuffix("()")
+        if short == "fully_shard" and model is not None:
+            run.sharded.append(model)
+        elif short == "group_sharded_parallel" and "p_g_os" in (*made.arguments, *made.keywords.values()):
+            run.sharded.append(made)
+        elif short == "save_group_sharded_model" and any(model is each for each in run.sharded) and made.call:
+            run.record(SHARDED_MODEL, made.call, frame, made.arguments, dict(made.keywords))
 
     def _origin(
         self,
