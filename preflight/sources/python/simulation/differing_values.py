@@ -43,11 +43,11 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
         yield from (("initial_weights_differ", event, None) for event in _initial_weights(run.events))
     is_seeded = False
     for event in run.events:
+        given = (*event.arguments, *event.keywords.values())
+        # What sets seeds by another name, or on a condition, too.
+        is_seeded |= "seed" in last(event.name) and not any(isinstance(mixed(each), Own) for each in given)
         if event.doubt > 1:
             continue
-        given = (*event.arguments, *event.keywords.values())
-        # What sets seeds by another name, too.
-        is_seeded |= "seed" in last(event.name) and not any(isinstance(mixed(each), Own) for each in given)
         if _has_own_root(event):
             yield "root_differs", event, None
         elif event.name in _SPLITS and event.keywords.get(_SPLITS[event.name]) is None and not is_seeded:
