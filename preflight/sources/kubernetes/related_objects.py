@@ -10,6 +10,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from preflight._util import toml
@@ -375,11 +376,15 @@ def state_volume_claims(node_claims: NodeClaims, workload: Workload, everything:
     objects = [item for item in everything if item.text("kind") == "PersistentVolumeClaim"]
     names = [found for item in objects if (found := item.member("metadata", "name")) is not None]
     defined = tuple(sorted(str(name.node.value) for name in names))
-    if "{{" in node_claims.file.text or not any(str(each.node.value) in defined for each in named):
+    others = {item.text("metadata", "name") for item in everything} - set(defined)
+    if "{{" in node_claims.file.text or not names:
         return
     known = node_claims.add("volume_claims", Known(defined), names[0], scope=scope)
     for each in named:
-        node_claims.add("volume_claim", value_of(each.node), each, scope=scope, because=(known,))
+        name = str(each.node.value)
+        # Only a name like one that is defined may be a mistake: other claims may exist in the cluster.
+        if name in defined or (name not in others and get_close_matches(name, defined, cutoff=0.7)):
+            node_claims.add("volume_claim", value_of(each.node), each, scope=scope, because=(known,))
 
 
 def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:

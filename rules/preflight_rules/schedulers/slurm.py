@@ -661,8 +661,10 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _starts_one_rank(job: Job, launch: Launch) -> bool:
-    """Return whether each launcher may be one of as many as `--nnodes`, and starts one rank."""
+    """Return whether each launcher starts one rank, for itself or as one of as many as `--nnodes`."""
     processes = job.setting("processes_per_node", launch.scope)
+    if processes and certainly_one(job_value(processes)) and job.setting("standalone", launch.scope):
+        return True
     if not processes or not certainly_one(job_value(processes)):
         return False
     announced = [claim for claim in job.requirement_claims("nodes", launch.scope) if claim.source == launch.launcher]

@@ -181,7 +181,7 @@ class Calls(Expressions):
         is_open: bool,
     ) -> None:
         """Follow each function that a name may stand for."""
-        self._is_one_of_several = True
+        before, self._is_one_of_several = self._is_one_of_several, True
         self._forks += 1
         outside, fork = self._branches, self._forks
         for number, each in enumerate(callee.aliases):
@@ -189,7 +189,7 @@ class Calls(Expressions):
             if isinstance(each, CALLABLES) and not (isinstance(each, External) and each.is_result):
                 with self._in_region(maybe=True), contextlib.suppress(Signal):
                     self.call(each, arguments, keywords, node, frame, is_open=is_open)
-        self._branches, self._is_one_of_several = outside, False
+        self._branches, self._is_one_of_several = outside, before
 
     def agree(self, node: ast.expr, frame: Frame) -> None:
         """Take the arguments of a call for what the ranks have agreed on: a collective changes them in place."""
@@ -322,7 +322,7 @@ class Calls(Expressions):
     def _reads_all(self, event: Event) -> bool:
         """Return whether a training loader certainly yields the same data on every rank."""
         data = data_of(event)
-        possible = data.aliases if isinstance(data, Unknown) else (data,)
+        possible = (data.aliases if data.is_complete else ()) if isinstance(data, Unknown) else (data,)
         sampler = _sampler_of(event)
         if isinstance(sampler, Instance):
             return self._is_for_all(sampler, "__iter__", event, made_of_indices=True)
@@ -333,7 +333,9 @@ class Calls(Expressions):
             and all(
                 self._is_for_all(each, "__getitem__", event)
                 if isinstance(each, Instance)
-                else isinstance(each, External) and MAY_DIVIDE.search(each.name) is None
+                else isinstance(each, External)
+                and MAY_DIVIDE.search(each.name) is None
+                and not isinstance(mixed(*each.arguments, *each.keywords.values()), Own)
                 for each in possible
             )
         )
@@ -362,7 +364,7 @@ class Calls(Expressions):
             made = self.call(method, (data,), {}, event.node, method.frame, is_open=True)
         called = [each.name or _method_of_data(each) for each in self.events[start:]]
         kept = () if made_of_indices else tuple(data.attributes.values())
-        called += [each.name for each in kept if isinstance(each, External)]
+        called += [each.name for each in data.attributes.values() if isinstance(each, External)]
         is_own = self.functions.is_asked or isinstance(mixed(made, size_origin(made), *kept), Own)
         del self.events[start:]
         self.functions.is_asked |= asked
@@ -410,7 +412,7 @@ class Calls(Expressions):
         self._enter(function)
         self._calls.append((function, node, frame.module.file))
         self._starts.append(self._steps)
-        branches, tries = self._branches, self._tries
+        branches, tries, is_one, rounds = self._branches, self._tries, self._is_one_of_several, len(self._rounds)
         start, depth, waited = len(self.events), self._maybe, self._waited
         loops, self._early = self._early, []
         try:
@@ -441,7 +443,8 @@ class Calls(Expressions):
         except TooLong as too_long:
             if too_long.depth < len(self._calls) - 1:
                 raise
-            self._branches, self._tries, self._is_one_of_several = branches, tries, False
+            self._branches, self._tries, self._is_one_of_several = branches, tries, is_one
+            del self._rounds[rounds:]
             self.left_out.add(function.node)
             self._may_have_exited = True
             for value in (*arguments, *keywords.values()):

@@ -350,8 +350,10 @@ def _is_of_rank(sampler: Any) -> bool:
 def _is_part(data: Any) -> bool:
     """Return whether a rank has taken its part of some data by its number."""
     if isinstance(data, External) and data.last in ("shard()", "split_dataset_by_node()"):
+        # Parts of nodes may be divided again.
+        is_computed = data.call is None or any(isinstance(each, ast.BinOp) for each in ast.walk(data.call))
         given = map(mixed, (*data.arguments, *data.keywords.values()))
-        return any(isinstance(each, Own) and each.of_rank for each in given)
+        return not is_computed and any(isinstance(each, Own) and each.of_rank for each in given)
     held = data.attributes.values() if isinstance(data, Instance) else (data,)
     return any(isinstance(each, Own) and each.of_part for each in map(mixed, held))
 

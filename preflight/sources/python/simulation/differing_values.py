@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight.sources.python.collectives import AGREEING
+from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import OF_RANK, Own, mixed
@@ -41,18 +42,23 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
         return
     if run.is_complete and not run.is_wrapped:
         yield from (("initial_weights_differ", event, None) for event in _initial_weights(run.events))
-    is_seeded = False
+    is_seeded = is_unread = False
+    if any(last(event.name) in ("spawn", "Process", "TorchTrainer") for event in run.events):
+        # What comes before is done once, in the parent.
+        return
     for event in run.events:
         given = (*event.arguments, *event.keywords.values())
         # What sets seeds by another name, or on a condition, too.
         is_seeded |= "seed" in last(event.name) and not any(isinstance(mixed(each), Own) for each in given)
+        # What cannot be read may set seeds as well.
+        is_unread |= not is_foreign(event.name) if event.name else isinstance(event.node.func, ast.Name)
         if event.doubt > 1:
             continue
         if _has_own_root(event):
             yield "root_differs", event, None
-        elif event.name in _SPLITS and event.keywords.get(_SPLITS[event.name]) is None and not is_seeded:
+        elif event.name in _SPLITS and not is_seeded and not is_unread and _is_random_split(event):
             yield "split_differs", event, None
-        elif event.is_statement and _RETURNING.search(event.name) and _is_of_variable(event.node):
+        elif event.is_statement and event.times is not None and _is_discarded(event):
             yield "result_discarded", event, None
         elif event.name.endswith(_SCHEDULERS) and any(_is_of_data(each) for each in given):
             yield "learning_rate_differs", event, None
@@ -69,18 +75,33 @@ def _initial_weights(events: Sequence[Event]) -> Iterator[Event]:
         for event, name in zip(events, names, strict=True)
         if AGREEING.search(name) and event.doubt < 2 and any(".grad" in ast.unparse(each) for each in event.node.args)
     ]
-    may_agree = re.compile(r"broadcast|load|state_dict|from_pretrained|all_?gather|scatter|average|sync")
-    if not gradients or any(may_agree.search(name) for name in names):
+    may_agree = re.compile(
+        r"broadcast|load|state_dict|from_pretrained|all_?gather|scatter|average|sync|spawn|^(?:zeros|ones|constant)_$"
+    )
+    is_pretrained = any({"weights", "pretrained"} & event.keywords.keys() for event in events)
+    if not gradients or is_pretrained or any(may_agree.search(name) for name in names):
         return
     seeded = [event for event in events if "seed" in last(event.name)]
-    if not any(mixed(*event.arguments, *event.keywords.values()) is not OF_RANK for event in seeded):
+    if seeded and all(mixed(*event.arguments, *event.keywords.values()) is OF_RANK for event in seeded):
         yield gradients[0]
 
 
-def _is_of_variable(call: ast.Call) -> bool:
-    """Return whether a call exchanges a variable; one of a value made for it is a barrier."""
-    is_variable = bool(call.args) and isinstance(call.args[0], (ast.Name, ast.Attribute))
-    return is_variable and not re.search(r"barrier|sync|dummy|wait", ast.unparse(call))
+def _is_random_split(event: Event) -> bool:
+    """Return whether a call divides data at random, without a generator."""
+    is_given = event.keywords.get(_SPLITS[event.name]) is not None
+    is_given |= event.name.endswith("random_split") and len(event.arguments) > 2
+    return not is_given and event.keywords.get("shuffle") is not False
+
+
+def _is_discarded(event: Event) -> bool:
+    """Return whether every rank exchanges a variable, discards the result and uses the variable later."""
+    argument = event.node.args[0] if event.node.args else None
+    if not _RETURNING.search(event.name) or not isinstance(argument, ast.Name):
+        return False
+    if event.guards and any(branch.is_own for branch in event.branches.values()):
+        return False
+    later = "\n".join(event.file.text.splitlines()[event.node.end_lineno or event.node.lineno :])
+    return re.search(rf"\b{argument.id}\b", later) is not None
 
 
 def _has_own_root(event: Event) -> bool:
@@ -88,7 +109,8 @@ def _has_own_root(event: Event) -> bool:
     short = last(event.name)
     package = event.name.partition(".")[0]
     if package == "horovod":
-        keyword, position = ("root_rank", 1) if short in _HOROVOD_ROOTS else ("", 0)
+        is_of_all = "process_set" not in event.keywords and len(event.arguments) < 4
+        keyword, position = ("root_rank", 1) if short in _HOROVOD_ROOTS and is_of_all else ("", 0)
     else:
         is_known = event.name.startswith(("torch.distributed.", "paddle.distributed."))
         keyword, position = _ROOTS.get(short, ("", 0)) if is_known and "group" not in event.keywords else ("", 0)

@@ -340,9 +340,9 @@ class Interpreter(Calls):
             # Where the loop may be left, the ranks may have agreed on when.
             own = UNKNOWN if _may_leave(node) else size_origin(iterable)
             start, depth = len(self.events), self._maybe
-            self._rounds.append(len(items) if items is not None and not _may_leave(node) else None)
-            self._loop(node, frame, lambda: self._assign(node.target, one, frame), own)
-            self._rounds.pop()
+            rounds = len(items) if items is not None and not _may_leave(node) else None
+            with self._repeated(rounds):
+                self._loop(node, frame, lambda: self._assign(node.target, one, frame), own)
             if any(called_name(event) == "backward" for event in self.events[start:]):
                 self.trained_on += loaders_in(iterable)
             self._note_rounds("for", node.iter, own, start, depth, frame)
@@ -370,10 +370,18 @@ class Interpreter(Calls):
             self.block(node.orelse, frame)
             return
         start, depth = len(self.events), self._maybe
-        self._rounds.append(None)
-        self._loop(node, frame, lambda: self.value(node.test, frame))
-        self._rounds.pop()
+        with self._repeated(None):
+            self._loop(node, frame, lambda: self.value(node.test, frame))
         self._note_rounds("while", node.test, truth_origin(self.value(node.test, frame)), start, depth, frame)
+
+    @contextlib.contextmanager
+    def _repeated(self, rounds: int | None) -> Iterator[None]:
+        """Yield the body of a loop that is followed once for so many rounds."""
+        self._rounds.append(rounds)
+        try:
+            yield
+        finally:
+            self._rounds.pop()
 
     def _note_rounds(self, kind: str, node: ast.expr, own: Unknown, start: int, depth: int, frame: Frame) -> None:
         """Record the collective of a loop whose number of rounds depends on a rank's own value."""

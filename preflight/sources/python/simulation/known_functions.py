@@ -202,8 +202,9 @@ class Library:
 
     @contextlib.contextmanager
     def equal_draws(self) -> Iterator[None]:
-        """Let all ranks draw the same random numbers meanwhile."""
-        before, self._random = self._random, dict.fromkeys(_RANDOM, AGREED)
+        """Let all ranks draw the same random numbers meanwhile, unless a seed makes them differ."""
+        own = {package: origin for package, origin in self._random.items() if isinstance(origin, Own)}
+        before, self._random = self._random, {**dict.fromkeys(_RANDOM, AGREED), **own}
         try:
             yield
         finally:
@@ -419,8 +420,8 @@ class Library:
         """Remember the model whose parameters a call divides among the ranks; to save it gathers them."""
         model = made.arguments[0] if made.arguments else None
         short = made.last.removesuffix("()")
-        if short == "fully_shard" and model is not None:
-            run.sharded.append(model)
+        if short == "fully_shard" and made.keywords.get("reshard_after_forward", True) is not False:
+            run.sharded += model.items or () if isinstance(model, ListValue) else (model,)
         elif short == "group_sharded_parallel" and "p_g_os" in (*made.arguments, *made.keywords.values()):
             run.sharded.append(made)
         elif short == "save_group_sharded_model" and any(model is each for each in run.sharded) and made.call:

@@ -18,7 +18,9 @@ from preflight.sources.python.simulation.values import ClassValue, External, Ins
 _MAKES = re.compile(r"^(?:horovod|byteps|paddle)\..*\b(?:DistributedOptimizer|distributed_optimizer)$")
 #: Methods that move a model, and what places everything that is made later.
 _MOVES = ("cuda", "to", "to_empty", "to_device", "xpu", "npu")
-_PLACES_ALL = re.compile(r"set_default_(?:device|tensor_type)|init_empty_weights|\.to\w*_?device$")
+_PLACES_ALL = re.compile(
+    r"set_default_(?:device|tensor_type)|init_empty_weights|^torch\.device$|load_state_dict$|\.to\w*_?device$"
+)
 _DEVICE = re.compile(r"device|cuda|\.to\(|\bhpu\b|\bxpu\b")
 #: Methods of an optimizer that change the parameters.
 _STEPS = ("step", "minimize", "apply_gradients", "apply")
@@ -26,10 +28,10 @@ _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
 def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
     """Yield the features of wrappers that a program uses wrongly: the call, and another one that shows it."""
-    for event in _wrapped_on_cpu(run.events):
-        yield "wrapped_on_cpu", event, None
     if not run.is_complete:
         return
+    for event in _wrapped_on_cpu(run.events):
+        yield "wrapped_on_cpu", event, None
     for event, stepped in _unused_optimizers(run.events):
         yield "wrapper_unused", event, stepped
     yield from _bypassed_engines(run.events)
@@ -62,7 +64,8 @@ def _bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Eve
     passes = [event for event in events if called_name(event) == "backward"]
     own = [event for event in passes if event.name == f"{engine}.backward"]
     others = [event for event in passes if event.doubt < 2 and event.name]
-    if not own and others and len(others) == len(passes):
+    steps = any(event.name == f"{engine}.step" for event in events)
+    if not own and steps and others and len(others) == len(passes):
         yield "backward_beside_engine", others[0], made[0]
     if own and not any(called_name(event) == "step" for event in events) and not _is_passed(events, made[0]):
         yield "engine_never_steps", own[0], made[0]
@@ -81,26 +84,37 @@ def _unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
         or not any(event.name.endswith("Accelerator().backward") for event in events)
     ):
         return
-    if not any(called_name(event) in ("accumulate", "no_sync") for event in events):
+    own_ways = ("accumulate", "no_sync", "_set_sync_gradients", "_do_sync")
+    stepped = [event for event in events if called_name(event) == "step"]
+    if not any(called_name(event) in own_ways for event in events) and not any(map(_is_held_back, stepped)):
         yield made[0]
 
 
+def _is_held_back(step: Event) -> bool:
+    """Return whether a step is made on a condition that counts."""
+    tests = [*(branch.test for branch in step.branches.values()), *(guard.test for guard in step.guards)]
+    return any("%" in ast.unparse(test) or "sync" in ast.unparse(test) for test in tests if test is not None)
+
+
 def _wrapped_on_cpu(events: Sequence[Event]) -> Iterator[Event]:
-    """Yield the call that wraps a model with `device_ids` although nothing has moved the model to a GPU.
+    """Yield the call that wraps a model with `device_ids` although nothing before it moves anything to a GPU.
 
     Source: torch/nn/parallel/distributed.py of 2.13 (device_ids only with modules on GPUs).
     """
-    if any(_PLACES_ALL.search(event.name) for event in events):
-        return
     for number, event in enumerate(events):
         is_wrap = last(event.name) == "DistributedDataParallel" and event.name.startswith("torch.") and event.doubt < 2
         devices = event.keywords.get("device_ids") if is_wrap else None
         model = event.arguments[0] if event.arguments else event.keywords.get("module")
         if not isinstance(devices, ListValue) or devices.items == [] or not _is_made_here(model):
             continue
-        before = [each.function for each in events[:number] if last(each.name) in _MOVES and each.function is not None]
-        if not any(each.owner is model or each.of is model for each in before):
+        before = events[:number]
+        may_move = any(called_name(each) in _MOVES or _PLACES_ALL.search(each.name) for each in before)
+        if not may_move and not any(model is given for each in before for given in _given(each)):
             yield event
+
+
+def _given(event: Event) -> tuple[Any, ...]:
+    return (*event.arguments, *event.keywords.values())
 
 
 def _is_made_here(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,8 +18,13 @@ _PEERS = {
     **{f"mpi4py.MPI.COMM_WORLD.{name}": ("dest", 1) for name in ("send", "ssend", "Send", "Ssend")},
     **{f"mpi4py.MPI.COMM_WORLD.{name}": ("source", 1) for name in ("recv", "Recv")},
 }
+#: Calls of mpi4py's communicator besides, that exchange no message of one rank.
+_COLLECTIVE = re.compile(
+    r"(?:Get_\w+|[bB]arrier|[bB]cast|[gG]atherv?|[sS]catterv?|[aA]llgatherv?|[aA]lltoallv?|[rR]educe|[aA]llreduce|[sS]can|[eE]xscan)$"
+)
 #: Other ways to exchange messages, which are not counted.
-_OTHERS = ("isend", "irecv", "Isend", "Irecv", "P2POp", "sendrecv", "Sendrecv", "probe", "Probe", "iprobe", "bsend")
+_OTHERS = re.compile(r"^[iI](?:send|recv)|P2POp|[sS]endrecv|[pP]robe|(?:send|recv)_object|^(?:send|recv)_\w+")
+_WRITTEN = re.compile(r"\.(?:[iI]?[sSbBrR]?send|[iI]?[rR]ecv|Send|Recv)\w*\(")
 _RECEIVES = ("recv", "Recv")
 #: Ranks of a program whose messages are counted.
 MAX_RANKS = 8
@@ -42,13 +48,13 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
     Nothing is known where the number of messages is not, or a peer.
     """
     by_rank = {run.place[0]: run for run in runs if not run.is_of_any and run.is_complete and not run.failure}
-    if set(by_rank) != set(range(world_size)):
+    if set(by_rank) != set(range(world_size)) or any(map(_leaves_out_messages, runs)):
         return
     received: dict[tuple[int, int | None], list[Event]] = {}
     sent: dict[tuple[int, int | None], list[Event]] = {}
     for rank, run in by_rank.items():
         for event in run.events:
-            if last(event.name) in _OTHERS and event.name.startswith(("torch.", "paddle.", "mpi4py.")):
+            if _is_uncounted(event):
                 return
             if event.name not in _PEERS:
                 continue
@@ -74,3 +80,18 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
         is_buffered = "mpi4py" in events[0].name or (peer, None) in received
         if not is_buffered and len(events) > len(received.get((peer or 0, rank), ())):
             yield Unmatched(events[-1], is_receive=False)
+
+
+def _is_uncounted(event: Event) -> bool:
+    """Return whether a call may exchange messages that are not counted."""
+    short = last(event.name)
+    if event.name.startswith("mpi4py.MPI.COMM_WORLD."):
+        return event.name not in _PEERS and _COLLECTIVE.match(short) is None
+    return event.name.startswith(("torch.", "paddle.", "mpi4py.")) and _OTHERS.search(short) is not None
+
+
+def _leaves_out_messages(run: Run) -> bool:
+    """Return whether a part of the program that was not followed sends or receives: the backward pass of a function."""
+    texts = {event.file.path: event.file.text.splitlines() for event in run.events}
+    parts = (texts[path][first - 1 : end] for path, first, end in run.not_reached if path in texts)
+    return any(_WRITTEN.search(line) for part in parts for line in part)

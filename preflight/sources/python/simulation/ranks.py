@@ -714,7 +714,8 @@ def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[C
             continue
         if all(event.path in each and each[event.path] == places[0][event.path] for each in places):
             known.add(event.file.path)
-            yield _claim("checkpoint_written", RankSet.ALL.value, event.file, event.node, launch)
+            claim = _claim("checkpoint_written", RankSet.ALL.value, event.file, event.node, launch)
+            yield claim if _saved_to(event) is not None and not tests else replace(claim, condition=_UNSURE)
 
 
 def _holds_state(value: Any, depth: int = 0) -> bool:

@@ -26,6 +26,8 @@ class Unknown:
         self.text = text
         #: Whether the ranks have agreed on it since.
         self.is_agreed = False
+        #: Whether it is certainly one of the aliases.
+        self.is_complete = False
 
     def __repr__(self) -> str:
         return "unknown"
@@ -495,4 +497,9 @@ def one_of(values: Sequence[Any]) -> Unknown:
     objects = [each for each in values if isinstance(each, (*CALLABLES, ListValue, DictValue, Instance, tuple))]
     objects += [alias for each in values if isinstance(each, Unknown) for alias in each.aliases]
     distinct = {id(each): each for each in objects}
-    return Unknown(tuple(distinct.values())[:_MAX_ALIASES]) if distinct else UNKNOWN
+    if not distinct:
+        return UNKNOWN
+    found = Unknown(tuple(distinct.values())[:_MAX_ALIASES])
+    are_known = all(each.is_complete if isinstance(each, Unknown) else id(each) in distinct for each in values)
+    found.is_complete = are_known and len(distinct) <= _MAX_ALIASES
+    return found
