@@ -68,6 +68,10 @@ def _division(module: Module, backward: ast.Call) -> ast.AST | None:
     if not name:
         return None
     function = module.outline.function_of(backward)
+    products = [each for each in module.nodes(ast.BinOp) if isinstance(each.op, ast.Mult)]
+    if any(_is_accumulation(module, side) for each in products for side in (each.left, each.right)):
+        # It may be multiplied by the steps before.
+        return None
     above = [backward, *module.outline.above(backward)]
     assignments: list[ast.Assign | ast.AugAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AugAssign)]
     for node in sorted(assignments, key=lambda each: each.lineno, reverse=True):

@@ -341,7 +341,7 @@ _FAULTS = {
     "paddle_loader": "shuffles the whole data set on every GPU, as it has no batch sampler that gives each rank its"
     " part",
     "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
-    "own_sampler": "gets the same batches on every rank: what its sampler yields does not depend on the rank",
+    "own_sampler": "draws from all of the data on every rank: its sampler gives no rank a part of its own",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
     "hub": "streams every sample to every rank: nothing in the script divides the data set",
 }

@@ -365,7 +365,9 @@ class Calls(Expressions):
         called = [each.name or _method_of_data(each) for each in self.events[start:]]
         kept = () if made_of_indices else tuple(data.attributes.values())
         called += [each.name for each in data.attributes.values() if isinstance(each, External)]
-        is_own = self.functions.is_asked or isinstance(mixed(made, size_origin(made), *kept), Own)
+        seeds = [each for each in self.events[start:] if "seed" in each.name]
+        given = [value for each in seeds for value in (*each.arguments, *each.keywords.values())]
+        is_own = self.functions.is_asked or isinstance(mixed(made, size_origin(made), *kept, *given), Own)
         del self.events[start:]
         self.functions.is_asked |= asked
         return is_own or any(not name or MAY_DIVIDE.search(name) for name in called)

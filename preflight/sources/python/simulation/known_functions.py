@@ -1121,6 +1121,8 @@ def _shallow(value: Any, region: object) -> Any:
 
 def _copied(value: Any, region: object, made: dict[int, Any]) -> Any:
     """Return a copy of a value and of what is in it; what it contains twice, the copy contains twice."""
+    if id(value) not in made and isinstance(value, External) and value.is_result:
+        made[id(value)] = replace(value)
     if id(value) in made or not isinstance(value, (DictValue, ListValue, Instance)):
         return made.get(id(value), value)
     copy = made[id(value)] = _shallow(value, region)

@@ -48,7 +48,7 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
     Nothing is known where the number of messages is not, or a peer.
     """
     by_rank = {run.place[0]: run for run in runs if not run.is_of_any and run.is_complete and not run.failure}
-    if set(by_rank) != set(range(world_size)) or any(map(_leaves_out_messages, runs)):
+    if set(by_rank) != set(range(world_size)) or _leaves_out_messages(runs):
         return
     received: dict[tuple[int, int | None], list[Event]] = {}
     sent: dict[tuple[int, int | None], list[Event]] = {}
@@ -90,8 +90,12 @@ def _is_uncounted(event: Event) -> bool:
     return event.name.startswith(("torch.", "paddle.", "mpi4py.")) and _OTHERS.search(short) is not None
 
 
-def _leaves_out_messages(run: Run) -> bool:
-    """Return whether a part of the program that was not followed sends or receives: the backward pass of a function."""
-    texts = {event.file.path: event.file.text.splitlines() for event in run.events}
-    parts = (texts[path][first - 1 : end] for path, first, end in run.not_reached if path in texts)
-    return any(_WRITTEN.search(line) for part in parts for line in part)
+def _leaves_out_messages(runs: Sequence[Run]) -> bool:
+    """Return whether a line that sends or receives was not reached, as in the backward pass of a function."""
+    texts = {event.file.path: event.file.text for run in runs for event in run.events}
+    reached = {(event.file.path, event.node.lineno) for run in runs for event in run.events}
+    return any(
+        _WRITTEN.search(line) and (path, number) not in reached
+        for path, text in texts.items()
+        for number, line in enumerate(text.splitlines(), 1)
+    )
