@@ -369,7 +369,7 @@ def state_mounts(node_claims: NodeClaims, workload: Workload, role: Role, scope:
 
 
 def state_volume_claims(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:
-    """Add claims for the volume claims that pods name, with those of the files, if these define any of the workload."""
+    """Add claims for the volume claims that pods name, if the files define a claim of this or a similar name."""
     pods = [role.pod for role in workload.roles if role.pod is not None]
     volumes = [volume for pod in pods for volume in pod.items_at("volumes")]
     named = [found for each in volumes if (found := each.member("persistentVolumeClaim", "claimName")) is not None]
@@ -383,8 +383,10 @@ def state_volume_claims(node_claims: NodeClaims, workload: Workload, everything:
     for each in named:
         name = str(each.node.value)
         # Only a name like one that is defined may be a mistake: other claims may exist in the cluster.
-        if name in defined or (name not in others and get_close_matches(name, defined, cutoff=0.7)):
-            node_claims.add("volume_claim", value_of(each.node), each, scope=scope, because=(known,))
+        is_open = "$" in name
+        if is_open or name in defined or (name not in others and get_close_matches(name, defined, cutoff=0.7)):
+            value = Unresolved("a placeholder that is replaced later") if is_open else value_of(each.node)
+            node_claims.add("volume_claim", value, each, scope=scope, because=(known,))
 
 
 def state_services(node_claims: NodeClaims, workload: Workload, everything: Sequence[Node], scope: Scope) -> None:

@@ -104,6 +104,7 @@ _STAYS = re.compile(
     r"(?:.*/)?(?:sleep (?:inf|\d{4}|\d+[hd])|tail .*-[fF]|sshd|jupyter|tensorboard|vllm serve|ray start .*--block)"
     r"|.*(?:api_server|launch_server|tritonserver)"
 )
+_ENDLESS = re.compile(r"\b(?:while\s+(?:true|:|\[\s*1\s*\])|until\s+false)\s*(?:;|\n)\s*do\b")
 #: The number of a pod within its role: Volcano, Indexed Jobs.
 _POD_NUMBERS = ("VC_TASK_INDEX", "VK_TASK_INDEX", "JOB_COMPLETION_INDEX")
 #: Pods of a role whose ranks are computed.
@@ -356,7 +357,7 @@ class Manifest:
                 )
                 if reading.launches:
                     self._starting.add(role.name)
-                if any(map(_stays, script.commands)):
+                if any(map(_stays, script.commands)) or _waits_in_loop(container):
                     self._staying.add(role.name)
                 key = tuple(tuple(word.value for word in command.words) for command in script.commands)
                 if reading.launches and key not in seen:
@@ -578,6 +579,12 @@ def _stays(command: Command) -> bool:
     return _STAYS.match(" ".join(text_of(word) or "" for word in command.words)) is not None
 
 
+def _waits_in_loop(container: Node) -> bool:
+    """Return whether a container's command has a loop without an end, such as `while true; do sleep 60; done`."""
+    words = [*container.items_at("command"), *container.items_at("args")]
+    return any(_ENDLESS.search(str(word.value)) for word in words if word.kind is Kind.SCALAR)
+
+
 def _is_program(command: Command) -> bool:
     program = python_program(command.words) if is_python(command.words) else None
     return program is not None and text_of(program.words[0]) not in ("pip", "venv")
@@ -607,10 +614,14 @@ _YAML_KIND = re.compile(
 )
 _JSON_KIND = re.compile(rf'"kind"[ \t]*:[ \t]*"(?:{_KINDS})"')
 #: A custom resource of another kind with a pod template in which a launcher is named.
-_OTHER_KIND = re.compile(
-    r"^apiVersion:[ \t]*[\"']?[\w-]+(?:\.[\w-]+)+/(?s:.*?)^[ \t]+(?:- )?template:(?s:.*?)^[ \t]+(?:- )?containers:"
-    r"(?s:.*?)(?:torchrun|(?:torch|paddle)\.distributed|fleetrun|deepspeed|accelerate|mpirun|horovodrun)\b",
-    re.MULTILINE,
+_OTHER_KIND = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"^apiVersion:[ \t]*[\"']?[\w-]+(?:\.[\w-]+)+/",
+        r"^[ \t]+(?:- )?template:",
+        r"^[ \t]+(?:- )?containers:",
+        r"(?:torchrun|(?:torch|paddle)\.distributed|fleetrun|deepspeed|accelerate|mpirun|horovodrun)\b",
+    )
 )
 _DEFINITION = re.compile(r"^kind:[ \t]*CustomResourceDefinition\b", re.MULTILINE)
 _OVERLAY = re.compile(r"^(?:resources|bases|components):", re.MULTILINE)
@@ -642,8 +653,8 @@ class KubernetesSource:
             return False
         if path.endswith(".json"):
             return _JSON_KIND.search(file.text) is not None
-        is_known = _YAML_KIND.search(file.text) is not None or _OTHER_KIND.search(file.text) is not None
-        return is_known and _DEFINITION.search(file.text) is None
+        is_known = _YAML_KIND.search(file.text) or all(pattern.search(file.text) for pattern in _OTHER_KIND)
+        return bool(is_known) and _DEFINITION.search(file.text) is None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
         """Read the requests of the file's jobs, and the claims of their containers' commands."""

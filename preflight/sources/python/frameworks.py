@@ -182,7 +182,7 @@ def _trial(module: Module, call: ast.Call) -> Iterator[Claim]:
 
 
 def _held_by_trial(module: Module, stated: ast.keyword | ast.expr) -> Iterator[Claim]:
-    """Yield the sums of the bundles of a trial."""
+    """Yield the sums of the bundles of a trial; unresolved where the program computes them."""
     made = module.definition(value_of(stated))
     bundles: list[ast.expr] = [made]
     if isinstance(made, ast.Call) and last(module.called(made)) == "PlacementGroupFactory":
@@ -193,6 +193,9 @@ def _held_by_trial(module: Module, stated: ast.keyword | ast.expr) -> Iterator[C
             bundles = _repeated(module, listed)
     tables = [module.definition(bundle) for bundle in bundles]
     if not tables or not all(isinstance(table, ast.Dict) for table in tables):
+        for resource in ("CPU", "GPU"):
+            unresolved = Unresolved("the program computes the resources of a trial")
+            yield module.claim(f"setting.ray.trial.{resource}", unresolved, stated, source="ray")
         return
     for resource in ("CPU", "GPU"):
         amounts = [

@@ -850,20 +850,53 @@ def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
 
 @rule("KUB062", "mount-without-volume", severity=Severity.ERROR, otherwise="no container mounts a volume")
 def mount_without_volume(job: Job) -> Iterator[Verdict]:
-    """A container mounts a volume that its pod does not have, or a pod a volume claim that is nowhere defined.
+    """A container mounts a volume that its pod does not have.
 
     What it checks: Each name in `volumeMounts` is the name of one of the pod's `volumes`, or of one of the
-    `volumeClaimTemplates` of its StatefulSet. If the files define volume claims of the job, they define all of them.
+    `volumeClaimTemplates` of its StatefulSet.
 
     Why it matters: The API server rejects the pod. A Job or a StatefulSet is rejected at once; an operator's object is
-    accepted, and its pods are never created. A pod whose claim does not exist stays Pending; the others wait for it.
+    accepted, and its pods are never created.
 
     Example: `volumeMounts: [{name: dshm, mountPath: /dev/shm}]` in a pod whose `volumes` has only `data`.
 
     Fix: Add the volume to the pod, or correct the name.
 
-    Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged. A claim may exist in the cluster
-    although no file defines it, so it is a warning.
+    Known limits: TrainJobs, whose runtime adds volumes, and templates are not judged.
+    """
+    for claim in job.about("volume_mount"):
+        volume_claim = claim.because[0]
+        names, volumes = texts(claim.value), items(volume_claim.value)
+        if verdict := undecided(claim.spelling, (claim, volume_claim)):
+            yield verdict
+        elif volumes is not None and names[0] in volumes:
+            yield passed(names[0])
+        else:
+            volumes_text = f"its volumes are {joined(volumes)}" if volumes else "it has none"
+            yield failed(
+                names[0],
+                f"{quoted(claim)}: the pod has no volume of this name ({volumes_text}), so the API server rejects it.",
+                at=claim,
+                remedy="Add the volume to the pod, or correct the name.",
+            )
+
+
+@rule(
+    "KUB064", "volume-claim-misspelled", severity=Severity.WARNING, otherwise="no pod uses a volume claim of the files"
+)
+def volume_claim_misspelled(job: Job) -> Iterator[Verdict]:
+    """A pod uses a volume claim whose name differs slightly from one that the files define.
+
+    What it checks: Each `claimName` that resembles the name of a PersistentVolumeClaim in the files is such a name.
+
+    Why it matters: A pod whose claim does not exist stays Pending, and the other pods of the job wait for it.
+
+    Example: `claimName: datasets` beside a PersistentVolumeClaim `dataset`.
+
+    Fix: Correct the name, or add a PersistentVolumeClaim of this name.
+
+    Known limits: The claim may exist in the cluster although no file defines it, so it is a warning. Names that
+    resemble no defined claim are not judged, and neither are templates.
     """
     for claim in job.about("volume_claim"):
         defined = claim.because[0]
@@ -880,22 +913,6 @@ def mount_without_volume(job: Job) -> Iterator[Verdict]:
                 at=claim,
                 also=((defined, "a claim that is defined"),),
                 remedy="Correct the name, or add a PersistentVolumeClaim of this name.",
-                severity=Severity.WARNING,
-            )
-    for claim in job.about("volume_mount"):
-        volume_claim = claim.because[0]
-        names, volumes = texts(claim.value), items(volume_claim.value)
-        if verdict := undecided(claim.spelling, (claim, volume_claim)):
-            yield verdict
-        elif volumes is not None and names[0] in volumes:
-            yield passed(names[0])
-        else:
-            volumes_text = f"its volumes are {joined(volumes)}" if volumes else "it has none"
-            yield failed(
-                names[0],
-                f"{quoted(claim)}: the pod has no volume of this name ({volumes_text}), so the API server rejects it.",
-                at=claim,
-                remedy="Add the volume to the pod, or correct the name.",
             )
 
 

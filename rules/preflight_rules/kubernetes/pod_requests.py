@@ -478,10 +478,9 @@ def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
             own = [ending for ending in endings if ending.scope.role == role.name]
             if (own or (not ended and role.trains)) and not _ALLOWED_POLICIES & set(texts(claim.value)):
                 wrong.append((claim, own))
+        wrong = [(claim, own) for claim, own in wrong if not isinstance(claim.value, Unresolved)]
         unresolved = next((claim for _, claim in policies if isinstance(claim.value, Unresolved)), None)
-        if unresolved is not None:
-            yield unknown(workload.id, f"{quoted(unresolved)} is known only at run time", at=unresolved)
-        elif wrong:
+        if wrong:
             (claim, own), *_ = wrong
             policy = "has no restartPolicy, which means `Always`"
             if claim.spelling.startswith("restartPolicy"):
@@ -496,6 +495,8 @@ def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
                 also=(*((item, item.scope.role) for item, _ in wrong[1:]), *((item, "never applies") for item in own)),
                 remedy="Write `restartPolicy: OnFailure` or `Never` in the spec of each pod template.",
             )
+        elif unresolved is not None:
+            yield unknown(workload.id, f"{quoted(unresolved)} is known only at run time", at=unresolved)
         else:
             yield passed(workload.id)
 

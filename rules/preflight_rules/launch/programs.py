@@ -645,11 +645,11 @@ _OTHER_NUMBERS = {
     otherwise="no launch sets the rank of a process from the other number of its task",
 )
 def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
-    """Processes of a launch over several nodes take their rank for their local rank, or the other way round.
+    """Two processes of a launch have the same rank, or a local rank that their node does not have.
 
     What it checks: LOCAL_RANK, FLAGS_selected_gpus and CUDA_VISIBLE_DEVICES do not have the number of the task in the
     whole job (SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK), and RANK and PADDLE_TRAINER_ID not its number on the node
-    (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK). No two processes join a group with one rank.
+    (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK). No two processes pass the same `rank=` to `init_process_group`.
 
     Why it matters: The two are the same on the first node only. Ranks on the other nodes use GPUs that no node has,
     "invalid device ordinal"; or each rank exists once per node, and all wait for the ranks that are missing.
@@ -658,7 +658,8 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
 
     Fix: `LOCAL_RANK=$SLURM_LOCALID` or `$OMPI_COMM_WORLD_LOCAL_RANK`, `RANK=$SLURM_PROCID` or `$OMPI_COMM_WORLD_RANK`.
 
-    Known limits: Numbers that are computed (`$((SLURM_PROCID % 8))`) are not judged.
+    Known limits: Numbers that the shell computes (`$((SLURM_PROCID % 8))`) are not judged, nor a `rank=` that the
+    program does not take from the launcher's variables.
     """
     for launch in job.launches:
         # CFG002 reports an argument that names a local rank itself.

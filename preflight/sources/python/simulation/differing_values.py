@@ -65,9 +65,9 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
 
 
 def _initial_weights(events: Sequence[Event]) -> Iterator[Event]:
-    """Yield the call that exchanges gradients between models that each rank has made at random for itself.
+    """Yield the call that exchanges gradients between models that each rank seeds with its own number.
 
-    Source: aten/src/ATen/CPUGeneratorImpl.cpp of 2.13: without a seed, each process draws other numbers.
+    Source: torch/nn/init.py of 2.13 draws weights from the generator that `manual_seed` sets.
     """
     names = [last(event.name) for event in events]
     gradients = [

@@ -55,7 +55,7 @@ def _unused_optimizers(events: Sequence[Event]) -> Iterator[tuple[Event, Event]]
 def _bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event]]:
     """Yield the feature of a program that goes around DeepSpeed's engine, the call, and the one that makes the engine.
 
-    Source: deepspeed/runtime/engine.py of 0.19: `backward` exchanges the gradients, and `step` changes the parameters.
+    Source: deepspeed/runtime/engine.py of 0.17: `backward` exchanges the gradients, and `step` changes the parameters.
     """
     made = [event for event in events if event.name == "deepspeed.initialize" and event.doubt < 2]
     engine = "deepspeed.initialize()"
@@ -91,7 +91,7 @@ def _unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def _is_held_back(step: Event) -> bool:
-    """Return whether a step is made on a condition that counts."""
+    """Return whether the program steps only every few batches, by a condition of its own."""
     tests = [*(branch.test for branch in step.branches.values()), *(guard.test for guard in step.guards)]
     return any("%" in ast.unparse(test) or "sync" in ast.unparse(test) for test in tests if test is not None)
 
@@ -118,7 +118,7 @@ def _given(event: Event) -> tuple[Any, ...]:
 
 
 def _is_made_here(model: Any) -> bool:
-    """Return whether a model consists of layers of torch, made on the CPU, or is of a class that names no device."""
+    """Return whether a model is created on the CPU: it is a torch layer, or the user's class names no device."""
     if isinstance(model, Instance):
         texts = [ast.unparse(each.node) for each in model.owner.order() if isinstance(each, ClassValue)]
         return not model.is_open and not any(_DEVICE.search(text) for text in texts)

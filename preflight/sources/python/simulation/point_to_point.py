@@ -37,6 +37,13 @@ class Unmatched(NamedTuple):
     is_receive: bool
 
 
+class _Messages(NamedTuple):
+    """The messages from one rank to another: the last call, and how many there are."""
+
+    last: Event
+    count: int
+
+
 def exchanges(events: Sequence[Event]) -> bool:
     """Return whether a program sends messages from one rank to another."""
     return any(event.name in _PEERS for event in events)
@@ -50,8 +57,8 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
     by_rank = {run.place[0]: run for run in runs if not run.is_of_any and run.is_complete and not run.failure}
     if set(by_rank) != set(range(world_size)) or _leaves_out_messages(runs):
         return
-    received: dict[tuple[int, int | None], list[Event]] = {}
-    sent: dict[tuple[int, int | None], list[Event]] = {}
+    received: dict[tuple[int, int | None], _Messages] = {}
+    sent: dict[tuple[int, int | None], _Messages] = {}
     for rank, run in by_rank.items():
         for event in run.events:
             if _is_uncounted(event):
@@ -67,26 +74,30 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
             if not (type(peer) is int or is_any):
                 return
             counted = received if last(event.name) in _RECEIVES else sent
-            counted.setdefault((rank, peer), []).extend([event] * event.times)
-    for (rank, peer), events in received.items():
+            earlier = counted.get((rank, peer))
+            counted[rank, peer] = _Messages(event, event.times + (earlier.count if earlier else 0))
+    for (rank, peer), messages in received.items():
         if peer is not None:
-            wanted, given = len(events), len(sent.get((peer, rank), ()))
+            counterpart = sent.get((peer, rank))
+            wanted, given = messages.count, counterpart.count if counterpart else 0
         else:
-            wanted = sum(len(found) for (receiver, _), found in received.items() if receiver == rank)
-            given = sum(len(found) for (_, receiver), found in sent.items() if receiver == rank)
+            wanted = sum(found.count for (receiver, _), found in received.items() if receiver == rank)
+            given = sum(found.count for (_, receiver), found in sent.items() if receiver == rank)
         if wanted > given:
-            yield Unmatched(events[-1], is_receive=True)
-    for (rank, peer), events in sent.items():
-        is_buffered = "mpi4py" in events[0].name or (peer, None) in received
-        if not is_buffered and len(events) > len(received.get((peer or 0, rank), ())):
-            yield Unmatched(events[-1], is_receive=False)
+            yield Unmatched(messages.last, is_receive=True)
+    for (rank, peer), messages in sent.items():
+        is_buffered = "mpi4py" in messages.last.name or (peer, None) in received
+        counterpart = received.get((peer or 0, rank))
+        if not is_buffered and messages.count > (counterpart.count if counterpart else 0):
+            yield Unmatched(messages.last, is_receive=False)
 
 
 def _is_uncounted(event: Event) -> bool:
     """Return whether a call may exchange messages that are not counted."""
     short = last(event.name)
     if event.name.startswith("mpi4py.MPI.COMM_WORLD."):
-        return event.name not in _PEERS and _COLLECTIVE.match(short) is None
+        is_of_result = "(" in event.name
+        return not is_of_result and event.name not in _PEERS and _COLLECTIVE.match(short) is None
     return event.name.startswith(("torch.", "paddle.", "mpi4py.")) and _OTHERS.search(short) is not None
 
 

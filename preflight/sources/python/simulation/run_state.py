@@ -116,7 +116,7 @@ class Event(NamedTuple):
     times: int | None = 1
 
     def excludes(self, other: Event) -> bool:
-        """Return whether another call stands in another branch of one condition, so that only one of them is made."""
+        """Return whether only one of the two calls can be made: they are in different branches of one condition."""
         return any(other.branches.get(fork, branch) != branch for fork, branch in self.branches.items())
 
     @property
@@ -575,7 +575,7 @@ class RunState:
                 self.divergences.append(Divergence(each.kind, each.node, each.test, each.file, event, each.of_rank))
 
     def _merge_names(self, frame: Frame, other: dict[str, Any], own: Unknown = UNKNOWN) -> None:
-        """Merge the names of two branches. A name that only one of them sets is used only after it."""
+        """Merge the names of two branches; a name that only one branch sets keeps its value."""
         for name, value in other.items():
             frame.names[name] = self._merged(frame.names[name], value, own) if name in frame.names else value
 
