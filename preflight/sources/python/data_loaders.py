@@ -632,6 +632,44 @@ def datasets_on_gpu(module: Module) -> Iterator[Claim]:
             yield module.claim("script_feature", f"loaded_by_workers:{qualified(module, module.called(made))}", workers)
 
 
+def repeated_streams(module: Module) -> Iterator[Claim]:
+    """Yield `stream_for_all_workers:CLASS` for each such class, and `streamed_by_workers:CLASS` where workers read it.
+
+    Source: torch/utils/data/dataset.py of 2.13 (IterableDataset): each worker gets a copy of the data set.
+    """
+    for owner in module.nodes(ast.ClassDef):
+        if not any(last(dotted(base)) == "IterableDataset" for base in owner.bases):
+            continue
+        for method in owner.body:
+            if not isinstance(method, ast.FunctionDef) or method.name != "__iter__":
+                continue
+            if _yields_all(module, method) and _OF_WORKERS.search(module.source(owner)) is None:
+                yield module.claim("script_feature", f"stream_for_all_workers:{qualified(module, owner.name)}", method)
+    for call in module.named("DataLoader"):
+        workers, dataset = argument(call, "num_workers"), argument(call, "dataset", 0)
+        if workers is None or dataset is None or argument(call, "worker_init_fn") is not None:
+            continue
+        count, made = module.fold(value_of(workers)), module.definition(value_of(dataset))
+        if isinstance(count, Known) and isinstance(count.value, int) and count.value > 1 and isinstance(made, ast.Call):
+            name = qualified(module, module.called(made))
+            yield module.claim("script_feature", f"streamed_by_workers:{name}", workers)
+
+
+#: Words of a stream that gives its workers different items, or draws them.
+_OF_WORKERS = re.compile(
+    r"worker|rand|shuffle|sample|shard|split_|_split|islice|queue|socket|requests\.|consumer", re.IGNORECASE
+)
+
+
+def _yields_all(module: Module, method: ast.FunctionDef) -> bool:
+    """Return whether a method yields the items of a file, or of something that the object keeps, in one loop."""
+    loops = [node for node in ast.walk(method) if isinstance(node, ast.For)]
+    yields = [node for node in ast.walk(method) if isinstance(node, ast.Yield)]
+    sources = [ast.unparse(loop.iter) for loop in loops]
+    opened = [call for call in module.outline.calls_in(method) if last(dotted(call.func)) == "open"]
+    return bool(loops and yields) and (bool(opened) or any("self." in each for each in sources))
+
+
 def _uses_gpu(module: Module) -> bool:
     """Return whether the script itself certainly uses CUDA; a process that has not may fork workers that do."""
     return any(

@@ -36,13 +36,17 @@ def divided_losses(module: Module) -> Iterator[Claim]:
             continue
         scales = argument(backward, "scale_wrt_gas")
         owner = dotted(backward.func.value)
-        name = "loss_divided_for_accelerator" if "accelerator" in owner.lower() else "loss_divided_for_engine"
+        name = "loss_divided_for_accelerator" if _is_accelerator(module, owner) else "loss_divided_for_engine"
         if scales is not None or not owner or (name.endswith("engine") and not _is_engine(module, backward, owner)):
             continue
         division = _division(module, backward)
         if division is not None:
             yield module.feature(name, division, backward, condition=module.condition(backward))
             return
+
+
+def _is_accelerator(module: Module, owner: str) -> bool:
+    return "accelerator" in owner.lower() or any(module.bound_to(call) == owner for call in module.named("Accelerator"))
 
 
 def _is_engine(module: Module, backward: ast.Call, owner: str) -> bool:
@@ -134,6 +138,9 @@ def _divides(module: Module, value: ast.BinOp) -> bool:
 
 def _is_accumulation(module: Module, value: ast.expr) -> bool:
     """Return whether an expression is the number of backward passes before a step, by its name."""
+    if isinstance(value, ast.Constant):
+        given = (argument(call, "gradient_accumulation_steps") for call in module.named("Accelerator"))
+        return any(each is not None and ast.unparse(value_of(each)) == ast.unparse(value) for each in given)
     if isinstance(value, ast.Call):
         text = last(dotted(value.func)) if not value.args else last(dotted(value.args[0]))
         if isinstance(value.func, ast.Attribute) and value.func.attr == "get" and value.args:

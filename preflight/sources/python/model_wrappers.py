@@ -354,8 +354,8 @@ def exchange_claims(module: Module) -> Iterator[Claim]:
 
 
 def _bypasses(module: Module, backward: ast.Call) -> Iterator[Claim]:
-    """Yield `model.module(x)` in the loop of a wrapped model that is not called itself, or a step wholly under
-    `no_sync`.
+    """Yield `model.module(x)`, in Paddle `model._layers(x)`, in a loop that never calls the wrapped model itself, or a
+    step wholly under `no_sync`.
     """
     wraps = [(module.bound_to(call), call) for call in module.named("DistributedDataParallel", "DataParallel")]
     wrapped = {name for name, _ in wraps} - {""}
@@ -440,7 +440,7 @@ def _unwrap(module: Module, loop: ast.stmt, backward: ast.Call, wrapped: set[str
         if made.value is not None and names & targets[id(made)] and made.value not in leading:
             leading.append(made.value)
             names |= {each.id for each in ast.walk(made.value) if isinstance(each, ast.Name)}
-    inner = {f"{name}.module" for name in wrapped}
+    inner = {f"{name}.{part}" for name in wrapped for part in ("module", "_layers")}
     for alias in module.nodes(ast.Assign):
         parts = {dotted(each) for each in ast.walk(alias.value) if isinstance(each, ast.Attribute)}
         if not isinstance(alias.value, ast.Call) and parts & inner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from preflight._util.hostnames import split_endpoint
@@ -146,6 +146,50 @@ def spawned_processes(module: Module, call: ast.Call) -> Iterator[Claim]:
         written = module.definition(value_of(count))
         if isinstance(written, ast.Attribute) and isinstance(written.value, ast.Name):
             yield module.claim("spawned_by_option", written.attr, call)
+
+
+def spawned_on_nodes(module: Module) -> Iterator[Claim]:
+    """Yield `rank_of_one_node` where `mp.spawn` starts a part of the group, and each process joins with its index.
+
+    The index counts the processes of one node from 0, and the group has those of several nodes.
+    """
+    for spawn in module.named("spawn"):
+        count, given = argument(spawn, "nprocs", 2), argument(spawn, "args", 1)
+        target = dotted(spawn.args[0]) if spawn.args and "multiprocessing" in module.called(spawn) else ""
+        for function in module.outline.functions(target) if target.isidentifier() else ():
+            names = [each.arg for each in function.args.args]
+            passed = module.definition(value_of(given)) if given is not None else None
+            values = dict(zip(names[1:], passed.elts, strict=False)) if isinstance(passed, ast.Tuple) else {}
+            for call in module.outline.calls_in(function):
+                rank, size = argument(call, "rank", 4), argument(call, "world_size", 3)
+                if last(dotted(call.func)) != "init_process_group" or not names or count is None:
+                    continue
+                if rank is None or size is None or dotted(value_of(rank)) != names[0]:
+                    continue
+                if any(_is_assigned(each, names[0]) for each in ast.walk(function)):
+                    continue
+                written = value_of(size)
+                whole = module.definition(values.get(dotted(written), written))
+                if _is_multiple(module, whole, value_of(count), values):
+                    yield module.feature("rank_of_one_node", call, spawn)
+
+
+def _is_assigned(node: ast.AST, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    return name in map(dotted, targets)
+
+
+def _is_multiple(module: Module, whole: ast.expr, part: ast.expr, values: Mapping[str, ast.expr]) -> bool:
+    """Return whether an expression is another one times a number of nodes: a number above 1, or what is named so."""
+    if not isinstance(whole, ast.BinOp) or not isinstance(whole.op, ast.Mult):
+        return False
+    texts = {ast.unparse(part), ast.unparse(module.definition(part))}
+    for one, other in ((whole.left, whole.right), (whole.right, whole.left)):
+        meant = values.get(dotted(one), one)
+        if {ast.unparse(one), ast.unparse(meant), ast.unparse(module.definition(meant))} & texts:
+            times = alternatives(module.fold(other))
+            return all(isinstance(each, int) and each > 1 for each in times) if times else "node" in ast.unparse(other)
+    return False
 
 
 def _lower(value: Value) -> Value:

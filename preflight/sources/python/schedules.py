@@ -52,6 +52,67 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield module.feature("schedule_of_all_data", count, sampler, schedule, condition="")
 
 
+def accelerate_claims(module: Module) -> Iterator[Claim]:
+    """Yield `schedule_stepped_by_all` where the length of a prepared schedule is the number of batches of one rank.
+
+    Source: accelerate/scheduler.py of 1.12 (AcceleratedScheduler.step): it steps once for each rank.
+    """
+    text = module.file.text
+    if "Accelerator" not in text or "split_batches" in text or "step_scheduler_with_optimizer" in text:
+        return
+    prepared = [call for call in module.named("prepare") if isinstance(call.func, ast.Attribute)]
+    for length in module.named("len"):
+        loader = dotted(length.args[0]) if len(length.args) == 1 else ""
+        before = [
+            call
+            for call in prepared
+            if call.lineno < length.lineno and loader and loader in map(dotted, call.args)
+            if module.outline.function_of(call) is module.outline.function_of(length)
+        ]
+        if not before or _OF_RANKS.search(_whole_statement(module, length)) is not None:
+            continue
+        schedule = _schedule_of_expression(module, length)
+        names = {module.bound_to(schedule)} if schedule is not None else set()
+        if schedule is not None and any(
+            names & set(map(dotted, call.args)) or any(value_of(each) is schedule for each in call.args)
+            for call in prepared
+        ):
+            yield module.feature("schedule_stepped_by_all", schedule, before[0], condition="")
+            return
+
+
+def rates_of_one_node(module: Module) -> Iterator[Claim]:
+    """Yield `rate_scaled_by_node_gpus` where a learning rate is multiplied by the number of GPUs of one node."""
+    counts = [call for call in module.named("device_count") if module.called(call).startswith(("torch.", "paddle."))]
+    for call in counts:
+        names = {"", module.bound_to(call)} - {""}
+        for product in module.nodes(ast.BinOp):
+            sides = (product.left, product.right) if isinstance(product.op, ast.Mult) else ()
+            if not any(side is call or dotted(side) in names for side in sides):
+                continue
+            if _is_rate(module, product) and not _NODES.search(_whole_statement(module, product)):
+                yield module.feature("rate_scaled_by_node_gpus", product, condition="")
+                return
+
+
+#: Words of the number of nodes, or of all ranks.
+_NODES = re.compile(r"node|world|machine|host|\bsize\b", re.IGNORECASE)
+_RATE = re.compile(r"(?:.*_)?(?:lr|learning_rate)(?:_.*)?", re.IGNORECASE)
+
+
+def _is_rate(module: Module, product: ast.expr) -> bool:
+    """Return whether an expression is a learning rate: what an argument or a variable of such a name gets."""
+    outer = module.parent(product)
+    while isinstance(outer, ast.BinOp):
+        outer = module.parent(outer)
+    if isinstance(outer, ast.keyword):
+        return _RATE.fullmatch(outer.arg or "") is not None
+    if isinstance(outer, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        targets = outer.targets if isinstance(outer, ast.Assign) else [outer.target]
+        return any(_RATE.fullmatch(last(dotted(target))) for target in targets)
+    return False
+
+
 def _loader_of(module: Module, sampler: ast.Call) -> ast.Call | None:
     """Return the only loader that gets a sampler."""
     name = module.bound_to(sampler)
@@ -64,11 +125,12 @@ def _loader_of(module: Module, sampler: ast.Call) -> ast.Call | None:
 
 
 def _batch_size(sampler: ast.Call, loader: ast.Call) -> str:
-    """Return the batch size of a rank as it is written; empty for none, or for a number."""
+    """Return the batch size of a rank as it is written; empty if there is none."""
     batched = last(dotted(sampler.func)) == "DistributedBatchSampler"
     given = argument(sampler if batched else loader, "batch_size", 1)
     expression = value_of(given) if given is not None else None
-    return ast.unparse(expression) if isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript)) else ""
+    is_plain = isinstance(expression, (ast.Name, ast.Attribute, ast.Subscript, ast.Constant))
+    return ast.unparse(expression) if expression is not None and is_plain else ""
 
 
 def _is_changed(module: Module, size: str) -> bool:
@@ -83,8 +145,13 @@ def _is_changed(module: Module, size: str) -> bool:
 
 
 def _is_number_of_batches(module: Module, count: ast.BinOp, name: str, size: str) -> bool:
-    """Return whether an expression is `len(dataset) // batch_size`, and nothing around it divides by the ranks."""
+    """Return whether an expression is `len(dataset) // batch_size`, and nothing around it divides by the ranks.
+
+    The length may be multiplied, as in `epochs * len(dataset) // batch_size`.
+    """
     length = count.left
+    while isinstance(length, ast.BinOp) and isinstance(length.op, ast.Mult):
+        length = length.left if isinstance(length.left, (ast.Call, ast.BinOp)) else length.right
     if not isinstance(count.op, (ast.FloorDiv, ast.Div)) or not isinstance(length, ast.Call):
         return False
     if dotted(length.func) != "len" or len(length.args) != 1 or dotted(length.args[0]) != name:

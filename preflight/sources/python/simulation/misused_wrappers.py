@@ -35,6 +35,8 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
     for event, stepped in _unused_optimizers(run.events):
         yield "wrapper_unused", event, stepped
     yield from _bypassed_engines(run.events)
+    yield from _wrapped_twice(run.events)
+    yield from _stale_scalers(run.events)
     for event in _unentered_accumulation(run.events):
         yield "accumulation_never_entered", event, None
 
@@ -69,6 +71,37 @@ def _bypassed_engines(events: Sequence[Event]) -> Iterator[tuple[str, Event, Eve
         yield "backward_beside_engine", others[0], made[0]
     if own and not any(called_name(event) == "step" for event in events) and not _is_passed(events, made[0]):
         yield "engine_never_steps", own[0], made[0]
+
+
+def _wrapped_twice(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the call that wraps a `DataParallel` in a `DistributedDataParallel`.
+
+    Source: torch/nn/parallel/data_parallel.py of 2.13: it copies the model to every visible GPU in each process.
+    """
+    for event in events:
+        inner = event.arguments[0] if event.arguments else event.keywords.get("module")
+        is_wrap = event.name.startswith("torch.") and last(event.name) == "DistributedDataParallel" and event.doubt < 2
+        if (
+            is_wrap
+            and isinstance(inner, External)
+            and inner.name.startswith("torch.")
+            and inner.last == "DataParallel()"
+        ):
+            yield "wrapped_twice", event, None
+
+
+def _stale_scalers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the step of a GradScaler that nothing updates.
+
+    Source: torch/amp/grad_scaler.py of 2.13: a second `step` without an `update` between raises RuntimeError.
+    """
+    steps = [event for event in events if event.name.endswith("GradScaler().step") and event.name.startswith("torch.")]
+    scaler = steps[0].function.owner if steps and steps[0].function is not None else None
+    if scaler is None or scaler.call is None or any(called_name(event) == "update" for event in events):
+        return
+    is_repeated = steps[0].times != 1 and steps[0].doubt < 2
+    if is_repeated and not any(holds(each, scaler.call) for event in events for each in _given(event)):
+        yield "scaler_never_updated", steps[0], None
 
 
 def _unentered_accumulation(events: Sequence[Event]) -> Iterator[Event]:

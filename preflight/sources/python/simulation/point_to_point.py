@@ -41,7 +41,7 @@ class _Messages(NamedTuple):
     """The messages from one rank to another: the last call, and how many there are."""
 
     last: Event
-    count: int
+    number: int
 
 
 def exchanges(events: Sequence[Event]) -> bool:
@@ -75,20 +75,20 @@ def unmatched(runs: Sequence[Run], world_size: int) -> Iterator[Unmatched]:
                 return
             counted = received if last(event.name) in _RECEIVES else sent
             earlier = counted.get((rank, peer))
-            counted[rank, peer] = _Messages(event, event.times + (earlier.count if earlier else 0))
+            counted[rank, peer] = _Messages(event, event.times + (earlier.number if earlier else 0))
     for (rank, peer), messages in received.items():
         if peer is not None:
             counterpart = sent.get((peer, rank))
-            wanted, given = messages.count, counterpart.count if counterpart else 0
+            wanted, given = messages.number, counterpart.number if counterpart else 0
         else:
-            wanted = sum(found.count for (receiver, _), found in received.items() if receiver == rank)
-            given = sum(found.count for (_, receiver), found in sent.items() if receiver == rank)
+            wanted = sum(found.number for (receiver, _), found in received.items() if receiver == rank)
+            given = sum(found.number for (_, receiver), found in sent.items() if receiver == rank)
         if wanted > given:
             yield Unmatched(messages.last, is_receive=True)
     for (rank, peer), messages in sent.items():
         is_buffered = "mpi4py" in messages.last.name or (peer, None) in received
         counterpart = received.get((peer or 0, rank))
-        if not is_buffered and messages.count > (counterpart.count if counterpart else 0):
+        if not is_buffered and messages.number > (counterpart.number if counterpart else 0):
             yield Unmatched(messages.last, is_receive=False)
 
 
