@@ -46,7 +46,7 @@ from preflight.sources.configs.packages import CONDA_NAME, without_installed
 from preflight.sources.containers import is_container_file
 from preflight.sources.discovery.readings import RecognisedFiles, read_source
 from preflight.sources.formats.tree import OverlayTree, note_at
-from preflight.sources.python.simulation import ranks, resolution
+from preflight.sources.python.simulation import launch_runs, ranks, resolution
 
 #: References are followed to this depth: sbatch -> run.sh -> train.py -> module -> submodule, with some margin.
 MAX_DEPTH = 8
@@ -243,7 +243,7 @@ class JobCollector:
             return
         started = tuple(launches[claim.scope.launch] for claim in found)
         job = Job(name="", launches=tuple(dict.fromkeys(started)), claims=(*found, *self._claims()))
-        for claim in resolution.resolved(found, launches, ranks.runs_of(job, job.launches, self._files_of)):
+        for claim in resolution.resolved(found, launches, launch_runs.runs_of(job, job.launches, self._files_of)):
             for path in texts(claim.value):
                 file = self._read_by(path, launches[claim.scope.launch])
                 if isinstance(file, SourceFile):
@@ -408,7 +408,7 @@ class JobCollector:
             note = note_at(job.name, NoteKind.TOO_LARGE, message, required=True)
             return replace(job, claims=claims, notes=(*job.notes, note))
 
-    def _files_of(self, launch: Launch) -> ranks.Files:
+    def _files_of(self, launch: Launch) -> launch_runs.Files:
         def text_of(path: str) -> str | None:
             found = self._read_by(path, launch)
             return found.text if isinstance(found, SourceFile) else None
@@ -423,7 +423,7 @@ class JobCollector:
             return self.recognised.reading(source, file, REACHED, WHOLE_JOB) if source is not None else Reading()
 
         tree = self._tree(_Step(launch.program, scope=launch.scope))
-        return ranks.Files(tree, text_of, entries, reading)
+        return launch_runs.Files(tree, text_of, entries, reading)
 
 
 def collect_job(recognised: RecognisedFiles, entries: Sequence[str], *, explicit: bool) -> JobCollector:

@@ -1,80 +1,39 @@
-"""Runs the program of a launch on a few of its ranks, and compares what they do."""
+"""The jobs with what the runs of their programs show."""
 
 from __future__ import annotations
 
-import ast
-import difflib
-import functools
-import gc
-import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
-from preflight._util.budget import BudgetExceeded, current, free_memory_after
-from preflight._util.redaction import HIDDEN, scrub
-from preflight.model.job import Claim, Job, Known, Launch, Note, NoteKind, Span, Strength, Unresolved, Value
-from preflight.model.job.value import items, texts
-from preflight.sources.base import Reading, SourceFile, Tree, suppressions
-from preflight.sources.python import imports
-from preflight.sources.python.called_settings import SOURCE
-from preflight.sources.python.collectives import is_met_in_loop
-from preflight.sources.python.data_loaders import is_for_evaluation, may_divide
-from preflight.sources.python.module import Positions, last, parse_silently
-from preflight.sources.python.rank_conditions import RankSet
+from preflight.model.job import Claim, Job, Known, Launch, Note, Span, Strength
+from preflight.sources.base import SourceFile, suppressions
 from preflight.sources.python.simulation import (
     call_settings,
-    differing_values,
-    exchanged_files,
-    misused_wrappers,
-    point_to_point,
     process_numbers,
     resolution,
     transpiled_roles,
 )
 from preflight.sources.python.simulation.argument_parser import OPEN
-from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
-from preflight.sources.python.simulation.divergence import trained_apart
-from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
-from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
-from preflight.sources.python.simulation.libraries import names, symbol_of, table
-from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Failure, Guard, Parsed, Run
-from preflight.sources.python.simulation.values import (
-    DictValue,
-    External,
-    FunctionValue,
-    OutOfSteps,
-    Own,
-    Unknown,
-    mixed,
+from preflight.sources.python.simulation.known_functions import World
+from preflight.sources.python.simulation.launch_runs import (
+    MAX_PROGRAMS,
+    Files,
+    run_script,
+    runs_of,
+    variables_of,
+    words_of,
 )
-from preflight.sources.python.written_files import OWN_DISKS, STATE
+from preflight.sources.python.simulation.run_claims import (
+    claim_at,
+    event_place,
+    gets_own,
+    is_not_reached,
+    is_of_own,
+    launch_claims,
+    taken_twice,
+    unmatched_messages,
+)
 
-#: The kind of variables that a launcher sets.
-_KINDS = {
-    **dict.fromkeys(("torchrun", "torch.distributed.launch", "deepspeed", "accelerate"), "torch"),
-    "paddle": "paddle",
-    **dict.fromkeys(("mpirun", "horovodrun"), "mpirun"),
-    "srun": "srun",
-}
-#: The feature of a script with a collective that some ranks do not come to.
-ALONE = "collective_called_on_one_rank"
-_METHODS_OF_DATA = names("methods_of_data")
-#: Features, and other claims, that say the same of what is written in a script.
-_OF_ONE_RANK = frozenset(
-    (
-        *(ALONE, "rank_skips_collective", "return_by_file_before_collective", "divided_state_on_one_rank"),
-        *("forward_on_one_rank", "forward_on_one_rank_with_buffers"),
-    )
-)
-#: What is wrong only if all ranks have the same path, or the same data.
-_OF_ALL = ("folder_made", "shared_path", "checkpoint_written", "data_unsplit")
-_WAITING = (
-    *("guarded_collective", "guarded_gather", "guarded_trainer_save", "collective_order_differs"),
-    "collective_in_rank_loop",
-)
 #: Claims that show that a script is for several ranks or devices.
 _OF_SEVERAL_RANKS = frozenset(
     (
@@ -82,51 +41,6 @@ _OF_SEVERAL_RANKS = frozenset(
         *("setting.paddle_v2.function", "setting.fluid_executor.function", "setting.fluid_compiled.function"),
     )
 )
-#: Stands for a branch that may not be taken.
-_UNSURE = "a condition that is not known"
-#: Words for what exchanges gradients, and lines that use nothing.
-_WRAPPERS = re.compile(
-    r"DataParallel|\bDDP\(|Distributed\w*Optimizer|distributed_model|fully_shard|[aA]ccelerator|deepspeed"
-)
-_UNUSED = re.compile(r"^[ \t]*(?:from|import)[ \t].*$|#.*$", re.MULTILINE)
-_STARTS = names("group_starts")
-#: Calls that start processes of the program, which are its ranks.
-_SPAWNS = names("spawning")
-#: Libraries that stop where they are asked for ranks before they have started, and the feature of such a script.
-_ASKED = {"horovod": "asked_before_start:{}", "torch": "asked_before_group"}
-#: How a condition is shown on which ranks part, by its kind.
-_WORDS = {"while": "while", "for": "for ... in"}
-_SAVES = ("torch.save", "paddle.save")
-_EACH_NODE = RankSet.LOCAL_FIRST.value
-#: Launchers that pass the local rank as an option (torch/distributed/launch.py, deepspeed/launcher/launch.py).
-_GIVING_LOCAL_RANK = ("torch.distributed.launch", "deepspeed")
-#: What shows that a file does something when it is started.
-_IS_PROGRAM = re.compile(r"__main__|^(?:for|while|with|try)\b", re.MULTILINE)
-#: Characters of the modules that are kept parsed, which takes some thirty times as much memory.
-_MAX_PARSED = 2048 * 1024
-#: Attributes that a text sets, or sets with others.
-_STORED = re.compile(r"\.(\w+)[ \t]*(?:(?::[^=\n]+)?(?://|\*\*|<<|>>|[-+*/|&^%@])?=(?!=)|,| in )")
-#: Ranks that a program names and that are run besides.
-_MAX_NAMED = 2
-#: Programs with the same lines are run once; of others, so many.
-_MAX_PROGRAMS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The files that a launch finds.
-
-    Args:
-        tree: those of the user.
-        opened: the text of a file that the program opens.
-        entries: what is in a folder that the program looks into.
-        reading: what the text of a module shows.
-    """
-
-    tree: Tree
-    opened: Callable[[str], str | None]
-    entries: Callable[[str], Sequence[str]]
-    reading: Callable[[SourceFile], Reading]
 
 
 def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Job:
@@ -140,25 +54,23 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     runs = runs_of(derived, launches, files_of, notes)
     by_id = {launch.id: launch for launch in job.launches}
     own = {
-        key: {_event_place(each) for each in found[-1].events if _gets_own(each)}
-        for key, found in runs.items()
-        if found
+        key: {event_place(each) for each in found[-1].events if gets_own(each)} for key, found in runs.items() if found
     }
     shown = [
         claim
         for claim in resolution.resolved(job.claims, by_id, runs)
-        if not _is_not_reached(claim, runs) and not _is_of_own(claim, own.get(claim.scope.launch, ()))
+        if not is_not_reached(claim, runs) and not is_of_own(claim, own.get(claim.scope.launch, ()))
     ]
     known = replace(job, claims=tuple(shown))
     new = [
         claim
         for launch in launches
         if launch.id in runs
-        for claim in _launch_claims(known, launch, runs[launch.id], files_of(launch))
+        for claim in launch_claims(known, launch, runs[launch.id], files_of(launch))
     ]
     for launch in launches:
-        new += _taken_twice(derived, launch, runs.get(launch.id, ()))
-        new += _unmatched_messages(derived, launch, runs.get(launch.id, ()))
+        new += taken_twice(derived, launch, runs.get(launch.id, ()))
+        new += unmatched_messages(derived, launch, runs.get(launch.id, ()))
     new += _numbers(derived, launches, files_of)
     new += _roles(derived, launches, files_of)
     better = {(claim.scope, call_settings.place_of(claim.quantity, claim.span)) for claim in new}
@@ -170,90 +82,11 @@ def simulated(job: Job, derived: Job, files_of: Callable[[Launch], Files]) -> Jo
     return replace(job, claims=(*kept, *new), suppressions=suppressed, notes=(*job.notes, *notes))
 
 
-def _is_not_reached(claim: Claim, runs: Mapping[str, Sequence[Run]]) -> bool:
-    """Return whether a claim rests on a part of its program that no rank reaches."""
-    of_launch = runs.get(claim.scope.launch, ())
-    parts = of_launch[-1].not_reached if of_launch else ()
-    return any(
-        path == each.span.path and first <= each.span.line <= end
-        for each in (claim, *claim.because)
-        for path, first, end in parts
-    )
-
-
 def _launch_stand_ins(job: Job) -> Iterator[Launch]:
     """Yield a stand-in for the launch of a script that no file starts; its line and its ranks are unknown."""
     for file in job.files[:1]:
         if file.path.endswith(".py") and any(claim.quantity in _OF_SEVERAL_RANKS for claim in job.claims):
             yield Launch("", "", Span(file.path, 1, 1, 1, 1), program=file.path)
-
-
-def runs_of(
-    job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files], notes: list[Note] | None = None
-) -> dict[str, list[Run]]:
-    """Return the runs of a few ranks of each launch, by launch; none for programs beyond the limits.
-
-    Args:
-        notes: takes a required note for each program that exceeds the budget.
-    """
-    wanted = resolution.places_of(job.claims)
-    runs_by_key: dict[tuple[object, ...], list[Run]] = {}
-    found: dict[str, list[Run]] = {}
-    given = _given_to_each(job, launches)
-    for launch in launches:
-        if not launch.program.endswith(".py") or {"-h", "--help", "--version"} & set(launch.arguments):
-            continue
-        files = files_of(launch)
-        script = files.tree.read(launch.program)
-        key = (*_line_of(job, launch), *sorted(given[launch.id].items()))
-        if not isinstance(script, SourceFile) or not (launch.launcher or _IS_PROGRAM.search(script.text)):
-            continue
-        if key not in runs_by_key and len(runs_by_key) < _MAX_PROGRAMS:
-            follow = functools.partial(_runs, job, launch, given[launch.id], script, files, wanted)
-            try:
-                runs_by_key[key] = current().attempt(follow, sum(file.size_bytes for file in job.files))
-            except BudgetExceeded as exceeded:
-                free_memory_after(exceeded)
-                runs_by_key[key] = []
-                if notes is not None and launch.launcher:
-                    message = f"following {launch.program} was stopped, because it takes {exceeded.excess}"
-                    notes.append(Note(NoteKind.TOO_LARGE, message, launch.span, required=True))
-        found[launch.id] = runs_by_key.get(key, [])
-    return found
-
-
-def _line_of(job: Job, launch: Launch) -> tuple[object, ...]:
-    """Return the common part of two launches of one program, without their variables."""
-    return launch.program, launch.launcher, launch.arguments, _world_size(job, launch), launch.started_at
-
-
-def _given_to_each(job: Job, launches: Sequence[Launch]) -> dict[str, dict[str, str]]:
-    """Return the variables that each launch certainly sets, by launch.
-
-    If more than a few launches differ only in variables, only those with one value in all of them count.
-    """
-    found: dict[str, dict[str, str]] = {}
-    same: dict[tuple[object, ...], list[dict[str, str]]] = {}
-    for launch in launches:
-        found[launch.id] = _variables(job, launch)
-        same.setdefault(_line_of(job, launch), []).append(found[launch.id])
-    if len({(_line_of(job, launch), *sorted(found[launch.id].items())) for launch in launches}) <= _MAX_PROGRAMS:
-        return found
-    for each in same.values():
-        shared = set(each[0].items()).intersection(*(other.items() for other in each))
-        for variables in each:
-            for name in variables.keys() - dict(shared).keys():
-                del variables[name]
-    return found
-
-
-def _variables(job: Job, launch: Launch) -> dict[str, str]:
-    """Return the variables that a launch certainly gets."""
-    return {
-        claim.quantity.removeprefix("env."): str(claim.value.value)
-        for claim in job.environment(launch.scope)
-        if isinstance(claim.value, Known) and claim.source != "python"
-    }
 
 
 def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
@@ -263,12 +96,12 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
         script = files.tree.read(launch.program)
         if not isinstance(script, SourceFile):
             continue
-        variables = _variables(job, launch)
-        world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
-        found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
+        variables = variables_of(job, launch)
+        world = World(None, None, arguments=words_of(job, launch, OPEN), variables=variables, is_closed=True)
+        found = run_script(script, replace(world, read=files.opened, names=files.entries), files.tree)
         taken = process_numbers.taken_process_number(found, launch, variables)
         if taken is not None:
-            claim = _claim("taken_number", "", taken.file, taken.node, launch)
+            claim = claim_at("taken_number", "", taken.file, taken.node, launch)
             group = replace(claim, quantity="taken_group", value=Known(taken.group))
             not_set = replace(claim, quantity="variables_not_set", value=Known(taken.not_set))
             yield replace(claim, value=Known(taken.number), because=(group, not_set))
@@ -277,821 +110,18 @@ def _numbers(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], 
 def _roles(job: Job, launches: Sequence[Launch], files_of: Callable[[Launch], Files]) -> Iterator[Claim]:
     """Yield the role that each process of a Fluid job passes to its transpiler, if no variable or option sets it."""
     started = [each for each in launches if each.launcher == "python" and each.program and not each.condition]
-    for launch in started[:_MAX_PROGRAMS]:
+    for launch in started[:MAX_PROGRAMS]:
         files = files_of(launch)
         script = files.tree.read(launch.program)
         read = (files.tree.read(file.path) for file in job.files if file.path.endswith(".py"))
         is_fluid = any(isinstance(each, SourceFile) and ".transpile(" in each.text for each in read)
         if not isinstance(script, SourceFile) or not is_fluid:
             continue
-        variables = _variables(job, launch)
-        world = World(None, None, arguments=_words(job, launch, OPEN), variables=variables, is_closed=True)
-        found = run(script, replace(world, read=files.opened, names=files.entries), files.tree)
+        variables = variables_of(job, launch)
+        world = World(None, None, arguments=words_of(job, launch, OPEN), variables=variables, is_closed=True)
+        found = run_script(script, replace(world, read=files.opened, names=files.entries), files.tree)
         for each in transpiled_roles.settings(found):
             if not job.setting(each.quantity, launch.scope):
-                claim = _claim(each.quantity, "", each.file, each.node, launch)
+                claim = claim_at(each.quantity, "", each.file, each.node, launch)
                 claim = replace(claim, value=each.value, strength=Strength.ENVIRONMENT)
                 yield replace(claim, origin=launch.span) if resolution.is_on_line(each.value, launch) else claim
-
-
-def _runs(
-    job: Job,
-    launch: Launch,
-    given: Mapping[str, str],
-    script: SourceFile,
-    files: Files,
-    wanted: Mapping[str, Collection[ExpressionPlace]],
-) -> list[Run]:
-    """Return runs of a launch's program on a few ranks, and last on any rank."""
-    of_any, singles = _worlds(job, launch, given)
-
-    def places_in(file: SourceFile) -> Collection[ExpressionPlace]:
-        further = {} if file.path == script.path else resolution.places_of(files.reading(file).claims)
-        return (*wanted.get(file.path, ()), *further.get(file.path, ()))
-
-    def follow(world: World) -> Run:
-        return run(script, replace(world, read=files.opened, names=files.entries), files.tree, places_in)
-
-    found = follow(of_any)
-    # A program that is too long for one run is so for the others.
-    if not launch.launcher or not (found.is_complete or found.has_left_out):
-        return [found]
-    is_same = not found.asks_for_rank and launch.launcher not in _GIVING_LOCAL_RANK and not of_any.has_servers
-    if is_same:
-        return [found]
-    named = found.named_ranks
-    if point_to_point.exchanges(found.events) and of_any.world_size and of_any.world_size <= point_to_point.MAX_RANKS:
-        return [*map(follow, singles(range(of_any.world_size), most=of_any.world_size)), found]
-    return [*map(follow, singles(named)), found]
-
-
-def _launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """Yield claims that only the runs of a launch show."""
-    tree = files.tree
-    script = tree.read(launch.program)
-    if not isinstance(script, SourceFile):
-        return
-    if not runs:
-        why = f"{launch.program} was not followed: of each job, {_MAX_PROGRAMS} programs are, for a limited time"
-        yield _not_followed(script, launch, why)
-        return
-    yield from _partings(job, launch, runs)
-    yield from _undivided_claims(job, launch, runs[-1])
-    for event in runs[-1].events:
-        if divides_twice(event):
-            claim = _claim("data_divided_twice", last(event.name), event.file, event.node, launch)
-            yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
-    yield from _written_on_each_node(job, launch, runs)
-    yield from _written_by_all(job, launch, runs)
-    yield from _exchanged_files(job, launch, runs)
-    yield from _trained_apart(launch, runs[-1])
-    yield from _spawned_launches(job, launch, runs[-1])
-    yield from _asked_early(launch, runs[-1])
-    for name, event, other in (*differing_values.features(runs[-1]), *misused_wrappers.features(runs[-1])):
-        feature = _claim("script_feature", name, event.file, event.node, launch)
-        because = _claim("script_feature", name, other.file, other.node, launch) if other is not None else None
-        yield replace(feature, because=() if because is None else (because,))
-    yield from _parser_claims(launch, runs[-1])
-    for optimizer, divided in call_settings.early_optimizers(runs[-1].events):
-        because = _claim("uses_fsdp", "", divided.file, divided.node, launch)
-        because = replace(because, value=Known(True), condition=_UNSURE if divided.doubt > 1 else "")
-        early = _claim("early_optimizer", "fsdp", optimizer.file, optimizer.node, launch)
-        yield replace(early, because=(because,))
-    yield from _unfrozen_claims(launch, runs[-1])
-    if not launch.launcher:
-        if runs[-1].is_complete:
-            yield from _function_claims(job, launch, runs, files)
-        return
-    failure = next((each.failure for each in runs if each.failure is not None), None)
-    if failure is not None and _is_given(failure, script, tree):
-        yield _outcome(failure, launch)
-        return
-    if failure is not None or not all(each.is_complete for each in runs):
-        why = f"{launch.program} cannot be followed to its end"
-        yield _not_followed(script, launch, why)
-        yield replace(_claim("program_followed", "", script, _start(script), launch), value=Unresolved(why))
-        yield from _branch_claims(runs[-1], why, launch)
-        if failure is not None:
-            yield from _call_claims(job, launch, runs)
-        elif all(each.is_complete or each.has_left_out for each in runs):
-            yield from _lone_rank_claims(job, launch, runs)
-        return
-    if any(each.is_wrapped for each in runs):
-        yield _claim("program_followed", launch.program, script, _start(script), launch)
-    checks = {decided for each in runs for decided in each.checks}
-    has_open_end = launch.arguments[-1:] == (None,)
-    if True in checks and not (has_open_end and False in checks):
-        yield _claim("program_outcome", "", script, _start(script), launch)
-    elif checks:
-        yield _not_followed(script, launch, f"the checks of {launch.program} need values that no file states")
-    if any("RANK" in each.variables for each in runs):
-        setter = _claim("rank_setter", "", script, _start(script), launch)
-        yield replace(setter, value=Unresolved(f"{launch.program} sets RANK"))
-    yield from _function_claims(job, launch, runs, files)
-    yield from _lone_rank_claims(job, launch, runs)
-
-
-def _asked_early(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Yield the first question for the rank or the number of ranks that comes before the call that joins them."""
-    started = next((event for event in found.events if last(event.name) in _STARTS), None)
-    if started is None or started.doubt > 1:
-        return
-    for event in found.events[: found.events.index(started)]:
-        package = next((each for each in _ASKED if event.name.startswith(f"{each}.")), "")
-        if package and not event.doubt and symbol_of("calls", event.name) in ("rank", "local_rank", "world_size"):
-            feature = _ASKED[package].format(launch.program)
-            claim = _claim("script_feature", feature, event.file, event.node, launch)
-            yield replace(claim, because=(_claim("script_feature", feature, started.file, started.node, launch),))
-            return
-
-
-def _taken_twice(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the number with which two ranks of the launch join one group."""
-    total = _world_size(job, launch)
-    first: dict[int, int] = {}
-    for run in runs:
-        rank = run.place[0]
-        joins = (each for each in run.events if last(each.name) == "init_process_group" and not each.doubt)
-        event = next(joins, None) if rank is not None else None
-        if event is None or rank is None or event.keywords.get("world_size") != total:
-            continue
-        number = event.keywords.get("rank")
-        if type(number) is int and first.setdefault(number, rank) != rank:
-            claim = _claim("rank_taken_twice", "", event.file, event.node, launch)
-            yield replace(claim, value=Known((number, first[number], rank)))
-            return
-
-
-def _unmatched_messages(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the messages between two ranks that miss their counterpart."""
-    total = _world_size(job, launch)
-    for each in point_to_point.unmatched(runs, total) if total is not None else ():
-        feature = "message_never_sent" if each.is_receive else "message_never_received"
-        yield _claim("script_feature", feature, each.event.file, each.event.node, launch)
-
-
-def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
-    """Yield the processes that each process of the launch starts, where the text of the script does not show them."""
-    is_shown = bool(job.about("spawned_processes", launch.scope))
-    for event in found.events:
-        if event.name in _SPAWNS and not event.doubt:
-            count = event.keywords.get("nprocs", event.arguments[2] if len(event.arguments) > 2 else None)
-            unknown = Unresolved("its number of processes is known only at run time")
-            value = Known(count) if type(count) is int else unknown
-            if isinstance(value, Known) or not is_shown:
-                yield replace(_claim("spawned_processes", "", event.file, event.node, launch), value=value)
-
-
-def _trained_apart(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Yield gradients that a completely evaluated program never exchanges."""
-    apart = trained_apart(found.events) if found.is_complete and not found.failure else None
-    if apart is None:
-        return
-    modules = {event.file.path: event.file.text.splitlines() for event in found.events}
-    for path, first, end in found.not_reached:
-        if path in modules:
-            modules[path][first - 1 : end] = [""] * (end - first + 1)
-    # A wrapper that a variable names is not seen as one.
-    if not any(_WRAPPERS.search(_UNUSED.sub("", "\n".join(lines))) for lines in modules.values()):
-        joined, taken = apart
-        joins = replace(_claim("ranks_joined", "", joined.file, joined.node, launch), value=Known(joined.name))
-        yield replace(_claim("gradients_taken", "", taken.file, taken.node, launch), because=(joins,))
-
-
-def _unfrozen_claims(launch: Launch, found: Run) -> Iterator[Claim]:
-    """Yield parameters that are put back into training, and the wrapping that has missed them."""
-    wraps = [at for at, event in enumerate(found.events) if event.name.endswith(WRAPPERS)]
-    for switch, before, missed in unfrozen(found.switches, wraps):
-        claim = _claim("parameters_unfrozen", switch.part, switch.file, switch.node, launch)
-        frozen = _claim("parameters_unfrozen", before.part, before.file, before.node, launch)
-        if missed is not None:
-            wrap = found.events[missed]
-            wrapped = replace(_claim("uses_ddp", "", wrap.file, wrap.node, launch), value=Known(True))
-            claim = replace(claim, because=(wrapped, frozen))
-        if not found.is_complete:
-            claim = replace(claim, value=Unresolved(f"{launch.program} cannot be followed to its end"))
-        yield claim
-
-
-def _call_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the settings of calls."""
-
-    def new(quantity: str, value: Value, at: call_settings.Place) -> Claim:
-        claim = replace(_claim(quantity, "", at.file, at.node, launch), value=value)
-        return replace(claim, origin=launch.span) if resolution.is_on_line(value, launch) else claim
-
-    calls = [claim for claim in job.claims if claim.source == SOURCE and claim.scope.launch in ("", launch.id)]
-    stated = {call_settings.place_of(claim.quantity, claim.span): claim for claim in calls}
-    modules = {event.file.path: event.file.text for each in runs for event in each.events}
-    return call_settings.claims(runs, list(modules.values()), stated, new)
-
-
-def _function_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """Yield claims from the functions of modules that a program calls, and from the calls that it reaches."""
-    shown = list(_module_claims(job, launch, runs, files))
-    calls = list(_call_claims(replace(job, claims=(*job.claims, *shown)), launch, runs))
-    better = {call_settings.place_of(claim.quantity, claim.span) for claim in calls}
-    yield from (claim for claim in shown if call_settings.place_of(claim.quantity, claim.span) not in better)
-    yield from calls
-
-
-def _module_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -> Iterator[Claim]:
-    """Yield claims from the source of functions that a program certainly calls."""
-    entered: dict[str, set[tuple[int, int]]] = {}
-    for path, first, end in runs[-1].entered:
-        if path != launch.program:
-            entered.setdefault(path, set()).add((first, end))
-    known = {call_settings.place_of(claim.quantity, claim.span) for claim in job.claims}
-    for path, functions in sorted(entered.items()):
-        file = files.tree.read(path)
-        parsed = _MODULES.parsed(file) if isinstance(file, SourceFile) else None
-        if not isinstance(file, SourceFile) or parsed is None:
-            continue
-        lines = _lines_of(parsed, functions)
-        own = {_event_place(each) for each in runs[-1].events if _gets_own(each)}
-        found = [
-            replace(claim, scope=launch.scope, strength=Strength.CONFIG)
-            for claim in files.reading(file).claims
-            if claim.span.line in lines and call_settings.place_of(claim.quantity, claim.span) not in known
-            if not _is_of_own(claim, own) and not _is_not_reached(claim, {launch.id: runs})
-        ]
-        yield from resolution.resolved(found, {launch.id: launch}, {launch.id: runs})
-
-
-def _is_of_own(claim: Claim, own: Collection[tuple[str, int, int]]) -> bool:
-    """Return whether a claim is about a call with a rank's own values, although the claim is about shared ones."""
-    return claim.quantity in _OF_ALL and (claim.span.path, claim.span.line, claim.span.column) in own
-
-
-def _event_place(event: Event) -> tuple[str, int, int]:
-    return event.file.path, event.node.lineno, event.node.col_offset + 1
-
-
-def _gets_own(event: Event) -> bool:
-    """Return whether a call has an argument that each rank has for itself, apart from the object that it saves."""
-    given = event.arguments[1:] if last(event.name) == "save" else event.arguments
-    return isinstance(mixed(event.function, *given, *event.keywords.values()), Own)
-
-
-def _lines_of(parsed: Parsed, functions: Collection[tuple[int, int]]) -> set[int]:
-    """Return the lines of some functions, without those of functions in them."""
-    found: set[int] = set()
-    # Inner functions come after those around them.
-    for node in ast.walk(parsed.tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            end = node.end_lineno or node.lineno
-            lines = range(node.lineno, end + 1)
-            found = found.union(lines) if (node.lineno, end) in functions else found.difference(lines)
-    return found
-
-
-def _lone_rank_claims(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the collective that some ranks do not reach: claims of the script's source about it become certain."""
-    for other in [each for each in runs[1:] if each.role == runs[0].role and not each.is_of_any]:
-        gathers = {claim.span for claim in job.about("guarded_gather")}
-        event = alone(runs[0], other) or alone(runs[0], other, {(at.path, at.line, at.column) for at in gathers})
-        shown = _claim("collective_unmatched", "", event.file, event.node, launch) if event is not None else None
-        if shown is not None and shown.span in gathers | {claim.span for claim in job.about("guarded_collective")}:
-            yield replace(shown, value=Known(True))
-            return
-        if event is not None and not _is_known(job, launch, *{file.path for file, _ in event.calls}):
-            yield _guard_claim(event, next(iter(_deciding(event, runs[0], other)), None), launch)
-            return
-
-
-def _branch_claims(run: Run, why: str, launch: Launch) -> Iterator[Claim]:
-    """Yield the collectives that some ranks may make alone in a program that is not followed to where the others may
-    join.
-    """
-    branches = [each for each in run.divergences if each.kind == "if" and each.of_rank]
-    for each in branches:
-        if sum(_is_same_collective(each.event, other.event) for other in branches) == 1:
-            claim = _claim("collective_unmatched", "", each.event.file, each.event.node, launch)
-            yield replace(claim, value=Unresolved(why))
-
-
-def _is_same_collective(one: Event, other: Event) -> bool:
-    return last(one.name) == last(other.name)
-
-
-def _deciding(event: Event, *runs: Run) -> Iterator[Guard]:
-    """Yield the conditions around a call that hold on only one of some ranks."""
-    for guard in event.guards:
-        place = (guard.file.path, guard.test.lineno, guard.test.col_offset)
-        if len({run.outcomes.get(place) for run in runs}) > 1:
-            yield guard
-
-
-def _guard_claim(event: Event, guard: Guard | None, launch: Launch) -> Claim:
-    """Return the claim that a rank makes a collective alone, at the call under the condition that allows it."""
-    if guard is None:
-        return _claim("script_feature", ALONE, event.file, event.node, launch)
-    file, call = event.calls[min(guard.depth, len(event.calls) - 1)]
-    because = _claim("script_feature", f"part of {ALONE}", event.file, event.node, launch)
-    return replace(_claim("script_feature", ALONE, file, call, launch), because=(because,))
-
-
-def _parser_claims(launch: Launch, run: Run) -> Iterator[Claim]:
-    """Yield the options of the only parser of a program."""
-    parser = run.parsers[0] if len(run.parsers) == 1 else None
-    if parser is not None and parser.options:
-        strict = _claim("strict_arguments", "", parser.file, parser.node, launch)
-        yield replace(strict, value=Known(True))
-        yield replace(strict, quantity="declared_options", value=Known(parser.options))
-
-
-def _not_followed(script: SourceFile, launch: Launch, why: str) -> Claim:
-    return replace(_claim("program_outcome", "", script, _start(script), launch), value=Unresolved(why))
-
-
-def _partings(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield the collectives that some ranks may not reach, each place once."""
-    seen: set[tuple[str, int, int]] = set()
-    for each in next((each for each in runs if each.is_of_any), runs[0]).divergences:
-        place = (each.file.path, getattr(each.node, "lineno", 0), getattr(each.node, "col_offset", 0))
-        is_said = each.of_rank and _is_known(job, launch, each.file.path, each.event.file.path)
-        parsed = _MODULES.parsed(each.file)
-        inside = _branches(parsed, each.test) if each.kind == "if" else frozenset()
-        if (
-            place in seen
-            or is_said
-            or (each.of_rank and each.kind == "if" and not _is_of_one(runs, each.event, inside))
-        ):
-            continue
-        if parsed is not None and each.kind == "if" and is_met_in_loop(parsed.tree, each.event.node, each.test):
-            continue
-        seen.add(place)
-        kind = f"{each.kind} of some ranks" if each.of_rank else each.kind
-        claim = _claim("rank_local_exit", kind, each.file, each.node, launch)
-        kind = "layer" if each.event.is_layer else "step"
-        step = _claim("guarded_collective", kind, each.event.file, each.event.node, launch)
-        text = Positions(each.file.path, each.file.text).text(each.test)
-        handlers = ast.walk(parsed.tree) if parsed is not None else ()
-        is_caught = any(isinstance(node, ast.ExceptHandler) and node.type is each.test for node in handlers)
-        words = "except" if is_caught else _WORDS.get(each.kind, "if")
-        written = f"{words} {text}"
-        yield replace(claim, spelling=written, because=(step,))
-
-
-def _branches(parsed: Parsed | None, test: ast.expr) -> frozenset[ast.AST]:
-    """Return the nodes of the `if` statement with this condition."""
-    nodes = ast.walk(parsed.tree) if parsed is not None else ()
-    found = next((node for node in nodes if isinstance(node, ast.If) and node.test is test), None)
-    return frozenset(ast.walk(found)) if found is not None else frozenset()
-
-
-def _undivided_claims(job: Job, launch: Launch, run: Run) -> Iterator[Claim]:
-    """Yield the data that every rank reads whole, where the text of the script does not show them."""
-    known = {claim.span.path for claim in job.about("data_unsplit", launch.scope)}
-    for event, kind, method in run.undivided:
-        file, spelling = event.file, ""
-        node: ast.AST = event.node
-        # Each worker of a loader may choose its part by itself.
-        if is_passed_on(event, run.events) or event.keywords.get("worker_init_fn") is not None:
-            continue
-        if method is not None and method.owner is not None:
-            file, node = method.frame.module.file, method.owner.node
-            spelling = f"class {method.owner.node.name}"
-        elif is_for_evaluation(event.node, file.text) or any(
-            may_divide(each.text, is_followed=run.is_complete) for each, _ in event.calls
-        ):
-            continue
-        if file.path not in known:
-            known.add(file.path)
-            claim = _claim("data_unsplit", kind, file, node, launch)
-            followed = _claim("program_followed", launch.program, event.file, _start(event.file), launch)
-            because = (followed,) if run.is_complete else ()
-            yield replace(claim, spelling=spelling or claim.spelling, because=because)
-
-
-def _written_on_each_node(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield files that the first rank on every node, and no other rank, saves under one path."""
-    known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
-    singles = {run.place: [e for e in run.events if e.name in _SAVES] for run in runs if not run.is_of_any}
-    firsts = [events for (rank, local), events in singles.items() if local == 0 and rank]
-    others = [events for (_, local), events in singles.items() if local]
-    shared = {e.path: e for run in runs if run.is_of_any for e in run.events if e.name in _SAVES and not _gets_own(e)}
-    for event in singles.get((0, 0), ()) if firsts and others else ():
-        paths = [{each.path: _saved_to(each) for each in events} for events in (*firsts, *others)]
-        on_each = all(event.path in each for each in paths[: len(firsts)])
-        if not on_each or any(event.path in each for each in paths[len(firsts) :]) or not event.guards:
-            continue
-        path = _saved_to(event)
-        same = all(each[event.path] == path for each in paths[: len(firsts)])
-        is_shared = event.path in shared if path is None else OWN_DISKS.match(path) is None
-        if same and is_shared and event.file.path not in known:
-            known.add(event.file.path)
-            guard = event.guards[-1]
-            because = _claim("checkpoint_guard", _EACH_NODE, guard.file, guard.test, launch)
-            written = _claim("checkpoint_written", _EACH_NODE, event.file, event.node, launch)
-            yield replace(written, because=(because,))
-
-
-#: Words of conditions that only some ranks may meet.
-_OF_SOME = re.compile(
-    r"rank|master|main|primary|chief|leader|first|zero|worker|trainer_id|saver|gpu|shard|process", re.IGNORECASE
-)
-
-
-def _written_by_all(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield checkpoints that every rank saves under one path, wherever the program does so."""
-    known = {claim.span.path for claim in job.about("checkpoint_written", launch.scope)}
-    singles = [run for run in runs if not run.is_of_any]
-    if not launch.launcher or (not singles and runs[-1].asks_for_rank):
-        return
-    places = [{event.path: _saved_to(event) for event in run.events if event.name in _SAVES} for run in singles]
-    for event in runs[-1].events if runs[-1].is_of_any and runs[-1].is_wrapped else ():
-        if event.name not in _SAVES or len(event.arguments) < 2:
-            continue
-        is_state = _holds_state(event.arguments[0]) or STATE.search(ast.unparse(event.node.args[0]))
-        is_file = is_state and isinstance(event.arguments[1], (str, Unknown))
-        if not is_file or event.file.path in known or _gets_own(event):
-            continue
-        tests = [branch.test for branch in event.branches.values() if branch.test is not None]
-        # A path, or a decorator, may name the rank in a way that is not followed.
-        texts = [ast.unparse(each) for each in (*tests, event.within) if each is not None]
-        if any(branch.is_own for branch in event.branches.values()) or any(map(_OF_SOME.search, texts)):
-            continue
-        if all(event.path in each and each[event.path] == places[0][event.path] for each in places):
-            known.add(event.file.path)
-            claim = _claim("checkpoint_written", RankSet.ALL.value, event.file, event.node, launch)
-            yield claim if _saved_to(event) is not None and not tests else replace(claim, condition=_UNSURE)
-
-
-def _holds_state(value: Any, depth: int = 0) -> bool:
-    """Return whether a value is the state of a model, or a dictionary with one in it."""
-    if isinstance(value, DictValue) and not depth:
-        return any(_holds_state(each, depth + 1) for each in (value.items or {}).values())
-    return isinstance(value, External) and value.last == "state_dict()"
-
-
-def _exchanged_files(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
-    """Yield files of rank 0 that ranks read although they are not on their node, or not there yet."""
-    known = {claim.span.path for claim in job.about("local_checkpoint_read", launch.scope)}
-    for each in exchanged_files.not_there(runs):
-        if each.read.file.path not in known:
-            known.add(each.read.file.path)
-            wrote = _claim("checkpoint_written", RankSet.FIRST.value, each.written.file, each.written.node, launch)
-            read = _claim("local_checkpoint_read", each.path, each.read.file, each.read.node, launch)
-            yield replace(read, because=(wrote,))
-    known = {claim.span.path for claim in job.about("shared_path", launch.scope)}
-    found = [("written by one rank", each) for each in exchanged_files.not_awaited(runs)]
-    found += [("made by one rank", each) for each in exchanged_files.not_made(runs)]
-    for kind, each in found:
-        if each.written.file.path not in known:
-            known.add(each.written.file.path)
-            read = _claim("shared_path", "read by every rank", each.read.file, each.read.node, launch)
-            wrote = _claim("shared_path", kind, each.written.file, each.written.node, launch)
-            if each.read.doubt > 1:
-                wrote = replace(wrote, value=Unresolved("whether the others read it depends on the run"))
-            yield replace(wrote, because=(read,))
-
-
-def _saved_to(event: Event) -> str | None:
-    """Return the path that something is saved to, if it is known."""
-    given = (*event.arguments[1:2], event.keywords.get("f"), event.keywords.get("path"))
-    return next((each for each in given if isinstance(each, str)), None)
-
-
-def _is_known(job: Job, launch: Launch, *paths: str) -> bool:
-    """Return whether the source of one of these files already shows a collective that some ranks do not reach."""
-    claims = [claim for claim in job.about("script_feature", launch.scope) if _OF_ONE_RANK & set(texts(claim.value))]
-    claims += [claim for quantity in _WAITING for claim in job.about(quantity, launch.scope)]
-    return any(claim.span.path in paths for claim in claims)
-
-
-def _start(script: SourceFile) -> ast.AST:
-    parsed = _MODULES.parsed(script)
-    return parsed.tree.body[0] if parsed is not None and parsed.tree.body else ast.Pass(lineno=1, col_offset=0)
-
-
-def _outcome(failure: Failure, launch: Launch) -> Claim:
-    """Return the claim that a program stops."""
-    if failure.is_parser:
-        shown = f"rejects this line: {failure.shown}"
-    else:
-        spelling = Positions(failure.file.path, failure.file.text).text(failure.node)
-        shown = f"stops at its own check `{spelling}`: with this line, {failure.shown}"
-    claim = _claim("program_outcome", shown, failure.file, failure.node, launch)
-    return replace(claim, source="assert") if failure.is_assert else claim
-
-
-def _is_given(failure: Failure, script: SourceFile, tree: Tree) -> bool:
-    """Return whether a failure is due to the launch, and not to the program or to how it was read."""
-    blind = run(script, World(), tree).failure
-    return blind is None or _place(blind) != _place(failure)
-
-
-def _place(failure: Failure) -> tuple[str, int, int]:
-    node = failure.node
-    return failure.file.path, getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-
-
-def _nothing(_: SourceFile) -> Collection[ExpressionPlace]:
-    return ()
-
-
-def run(
-    script: SourceFile,
-    world: World,
-    tree: Tree,
-    wanted: Callable[[SourceFile], Collection[ExpressionPlace]] = _nothing,
-) -> Run:
-    """Run a script for one rank.
-
-    Args:
-        wanted: the expressions of a file whose values are to be kept.
-    """
-    # What a run makes is in cycles, which fill the memory of this process: they are freed at once, and only they are
-    # searched. What a program that calls this one has frozen stays so.
-    is_frozen = gc.get_freeze_count() > 0
-    if not is_frozen:
-        gc.freeze()
-    try:
-        found = _run(script, world, tree, wanted)
-        gc.collect()
-        return found
-    finally:
-        if not is_frozen:
-            gc.unfreeze()
-
-
-def _run(
-    script: SourceFile, world: World, tree: Tree, wanted: Callable[[SourceFile], Collection[ExpressionPlace]]
-) -> Run:
-    def find(importing: SourceFile, name: str, level: int) -> SourceFile | None:
-        path = imports.file_of(tree, importing, name, level)
-        found = tree.read(path) if path is not None else None
-        return found if isinstance(found, SourceFile) else None
-
-    _MODULES.start_run()
-    library = Library(world)
-    interpreter = Interpreter(library, find, _MODULES.parsed, wanted)
-    failure, has_ended = None, True
-    undivided: list[tuple[Event, str, FunctionValue | None]] = []
-    is_of_any = world.rank is None
-    try:
-        failure = interpreter.run(script)
-        if is_of_any and interpreter.is_wrapped:
-            undivided += interpreter.undivided()
-    except (OutOfSteps, RecursionError):
-        has_ended = False
-    is_complete = has_ended and not interpreter.left_out
-    outcomes = {place: frozenset(found) for place, found in interpreter.outcomes.items()}
-    variables = frozenset(library.given)
-    found = Run(
-        interpreter.events,
-        failure,
-        is_complete,
-        world.role,
-        is_of_any,
-        frozenset(interpreter.checks),
-        variables,
-        interpreter.values,
-        outcomes,
-        interpreter.rounds,
-        interpreter.divergences,
-        interpreter.is_wrapped,
-        frozenset(interpreter.named_ranks),
-        library.is_asked,
-        interpreter.parsers,
-        frozenset(interpreter.entered),
-        interpreter.not_reached(is_finished=failure is None) if is_of_any and is_complete else (),
-        library.not_set,
-        undivided,
-        (world.rank, world.local_rank),
-        interpreter.switches,
-        bool(interpreter.left_out) and has_ended,
-    )
-    interpreter.free()
-    return found
-
-
-class _Modules:
-    """The modules that the last runs parsed: all ranks, and most launches of a tree, run the same ones."""
-
-    def __init__(self) -> None:
-        self._parsed: dict[str, Parsed | None] = {}
-        self._used: set[str] = set()
-        self._used_before: set[str] = set()
-        self._size = 0
-
-    def start_run(self) -> None:
-        """Note that the modules of another run follow."""
-        self._used, self._used_before = set(), self._used
-
-    def parsed(self, file: SourceFile) -> Parsed | None:
-        """Return the statements of a module; None if it cannot be parsed."""
-        self._used.add(file.text)
-        if file.text in self._parsed:
-            return self._parsed[file.text]
-        found = _parse(file.text)
-        if self._size + len(file.text) > _MAX_PARSED:
-            for text in self._parsed.keys() - self._used - self._used_before:
-                del self._parsed[text]
-            self._size = sum(map(len, self._parsed))
-        # A program that is larger keeps a part of its modules, so that each run parses only the others again.
-        if self._size + len(file.text) <= _MAX_PARSED:
-            self._parsed[file.text] = found
-            self._size += len(file.text)
-        return found
-
-
-_MODULES = _Modules()
-
-
-def _parse(text: str) -> Parsed | None:
-    try:
-        tree = parse_silently(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    return Parsed(tree, frozenset(_STORED.findall(text)))
-
-
-def _world_size(job: Job, launch: Launch) -> int | None:
-    world, local = _count(job, "world_size", launch), _count(job, "processes_per_node", launch)
-    nodes = _count(job, "nodes", launch)
-    if job.setting("spawned_processes", launch.scope):
-        # The world of the processes that the launcher starts, which start others.
-        world = _count(job, "tasks", launch)
-    if world is None and nodes is not None and local is not None:
-        world = nodes * local
-    return None if _differ(job, launch) else world
-
-
-def _worlds(job: Job, launch: Launch, given: Mapping[str, str]) -> tuple[World, Callable[..., list[World]]]:
-    """Return the world of any rank of the launch, and the ranks that are run separately, including those in the
-    program.
-    """
-    world, local = _world_size(job, launch), _count(job, "processes_per_node", launch)
-    names = table()["variables"].get(_KINDS.get(launch.launcher, ""), {})
-    has_servers = job.value("ps_mode", launch.scope) == Known(True)
-    if has_servers:
-        world, local = _count(job, "ps_workers", launch), None
-    size = {name: str(world) for name in names.get("world_size", ()) if world is not None}
-    local_size = {name: str(local) for name in names.get("local_world_size", ()) if local is not None}
-    shared = {name: value for name, value in given.items() if not OF_RANK_NAMES.search(name)}
-    variables = {**shared, **size, **local_size}
-    is_several = (local is None or local > 1) and (world is None or world > 1)
-    of_any = World(None, None, world, local, _words(job, launch, OPEN), variables, has_servers=has_servers)
-    of_any = replace(of_any, is_several=bool(names) and is_several)
-
-    def single(role: str, rank: int, local_rank: int) -> World:
-        shown = role if "paddle" in launch.launcher else ""
-        made = replace(
-            of_any, rank=rank, local_rank=local_rank, arguments=_words(job, launch, str(local_rank)), role=shown
-        )
-        numbers = {name: made.symbol(symbol) for symbol, found in names.items() for name in found}
-        known = {name: str(value) for name, value in numbers.items() if isinstance(value, int)}
-        if shown:
-            known["TRAINING_ROLE"] = "TRAINER" if role == "worker" else "PSERVER"
-        return replace(made, variables={**given, **known})
-
-    def singles(named: Collection[int], most: int = _MAX_NAMED) -> list[World]:
-        if has_servers:
-            places = [("worker", 0, 0), *([("worker", 1, 1)] if is_several else []), ("server", 0, 0)]
-            return [single(*place) for place in places]
-        # The last rank, and the first one of the last node, differ from the first in most conditions on ranks.
-        ranks = [0]
-        spawns = "#spawn" in launch.id or launch.span.path == launch.program
-        if is_several and (names or local is not None or spawns):
-            ranks.append((world or local or 2) - 1)
-        if local is not None and world is not None and world > local and names:
-            ranks.append(world - local)
-        ranks += [rank for rank in sorted(named) if 0 < rank < ranks[-1]][:most]
-        return [single("worker", rank, rank % local if local else rank) for rank in dict.fromkeys(ranks)]
-
-    return of_any, singles
-
-
-def _words(job: Job, launch: Launch, local_rank: str) -> tuple[str | None, ...] | None:
-    """Return the words of the program's command line; None if they are unknown."""
-    if launch.span.path == launch.program:
-        # A launch in the program itself says nothing of the line that the program is started with.
-        return _plain_words(job, launch.program)
-    words = tuple(None if word is None or HIDDEN in word else word for word in launch.arguments)
-    if launch.launcher in _GIVING_LOCAL_RANK:
-        # Before torch 2.0 with `_`, since then with `-`: that which the program does not declare is left over.
-        words = (f"--local_rank={local_rank}", f"--local-rank={local_rank}", *words)
-    return words
-
-
-def _plain_words(job: Job, program: str) -> tuple[str | None, ...] | None:
-    """Return the words of the only plain line that starts a program; None if there is none, or several differ."""
-    places = {claim.span for claim in job.about("plain_program") if claim.value == Known(program)}
-    lines = {items(claim.value) for claim in job.about("plain_arguments") if claim.span in places}
-    return tuple(word or None for word in next(iter(lines))) if len(lines) == 1 else None
-
-
-def _differ(job: Job, launch: Launch) -> bool:
-    """Return whether other lines start the same program with other numbers of ranks, maybe as nodes of the same job."""
-    others = [each for each in job.launches if each.program == launch.program]
-    return len({_count(job, "processes_per_node", each) for each in others}) > 1 and bool(
-        job.setting("node_rank", launch.scope)
-    )
-
-
-def _count(job: Job, quantity: str, launch: Launch) -> int | None:
-    value = job.value(quantity, launch.scope)
-    return int(value.value) if isinstance(value, Known) and isinstance(value.value, (int, float)) else None
-
-
-def alone(first: Run, other: Run, gathers: Collection[tuple[str, int, int]] = ()) -> Event | None:
-    """Return a collective that one of two ranks calls and the other does not, in any part of the program.
-
-    Args:
-        gathers: the places of further calls where a rank waits for the others.
-    """
-    if not all(run.is_complete or run.has_left_out for run in (first, other)):
-        return None
-    started = [
-        {event.path for event in one.events if last(event.name) == "init_process_group"} for one in (first, other)
-    ]
-    if started[0] != started[1]:
-        # They are in groups of their own.
-        return None
-    if any(rounds != first.rounds[place] for place, rounds in other.rounds.items() if place in first.rounds):
-        # Long loops are not counted: the ranks may take turns.
-        return None
-    sides = [
-        [event._replace(waits=event.waits or _place_of(event) in gathers) for event in one.events]
-        for one in (first, other)
-    ]
-    sides = [[each for each in side if _may_wait(each)] for side in sides]
-    # What cannot be read may hold a counterpart.
-    unread = [{(each.name, each.path, _ranks_given(each)) for each in side if not each.waits} for side in sides]
-    called = [[each for each in side if each.waits] for side in sides]
-    names = [[last(each.name) for each in side] for side in called]
-    if sorted(names[0]) == sorted(names[1]):
-        return None
-    # What both may come to, or neither, joins no rank that is alone.
-    on_both = {each.path for each in called[0]} & {each.path for each in called[1]}
-    apart = [[each for each in side if each.path not in on_both] for side in called]
-    doubtful = {last(each.name) for side in apart for each in side if each.doubt > 1}
-    certain = [Counter(last(each.name) for each in side if each.doubt < 2) for side in apart]
-    possible = [Counter(last(each.name) for each in side) for side in apart]
-    matcher = difflib.SequenceMatcher(None, names[0], names[1], autojunk=False)
-    for kind, start, end, other_start, other_end in matcher.get_opcodes():
-        lone = called[0][start:end] if kind == "delete" else called[1][other_start:other_end]
-        places = {each.path for each in (called[1] if kind == "delete" else called[0])}
-        # Of several calls of one name, that which only one of them comes to.
-        lone = [*(each for each in (*lone, *called[0], *called[1]) if each.path not in places), *lone]
-        with_it, without = (0, 1) if kind == "delete" else (1, 0)
-        # Every call of the other rank that may be a counterpart has one without it.
-        unmatched = certain[with_it] - possible[without]
-        found = next(
-            (e for e in lone if e.doubt < 2 and (last(e.name) not in doubtful or last(e.name) in unmatched)), None
-        )
-        if unread[without] - unread[with_it]:
-            continue
-        if kind in ("delete", "insert") and found is not None:
-            return found
-    return None
-
-
-def _place_of(event: Event) -> tuple[str, int, int]:
-    return event.file.path, event.node.lineno, event.node.col_offset + 1
-
-
-def _ranks_given(event: Event) -> tuple[int, ...]:
-    """Return the numbers, possibly of ranks, that are passed to a library's function."""
-    given = (*event.arguments, *event.keywords.values()) if event.name and event.is_statement else ()
-    return tuple(each for each in given if isinstance(each, int))
-
-
-def _is_of_one(runs: Sequence[Run], event: Event, inside: Collection[ast.AST]) -> bool:
-    """Return whether only one of two ranks may reach a call, which otherwise wait for each other in the same ones.
-
-    Args:
-        inside: the nodes of the statement around the call that only one of them may come to.
-    """
-    single = [each for each in runs if not each.is_of_any and each.role == runs[0].role]
-    calls = [[each for each in run.events if _may_wait(each)] for run in single if run.is_complete]
-    for other in calls[1:]:
-        sides, rest = [], []
-        for side in (calls[0], other):
-            below = [each for each in side if each.path == event.path or any(call in inside for _, call in each.calls)]
-            sides.append(below)
-            rest.append(Counter(last(each.name) for each in side if each not in below))
-        is_doubtful = all(each.doubt > 1 for side in sides for each in side)
-        # Only a call of the rank that does not come to it could be the counterpart.
-        with_it, without = rest if sides[0] else rest[::-1]
-        if bool(sides[0]) != bool(sides[1]) and is_doubtful and not without - with_it:
-            return True
-    return False
-
-
-def _may_wait(event: Event) -> bool:
-    """Return whether other ranks may be needed in a call: in a collective, and in what is not there to be read."""
-    function = event.node.func
-    is_of_data = not event.name and isinstance(function, ast.Attribute) and function.attr in _METHODS_OF_DATA
-    return event.waits or not (is_of_data or imports.is_foreign(event.name))
-
-
-def _claim(quantity: str, value: str, file: SourceFile, node: ast.AST, launch: Launch) -> Claim:
-    positions = Positions(file.path, file.text)
-    span = positions.span(node)
-    spelling = positions.text(node)
-    return Claim(
-        quantity, Known(value), replace(span, snippet=scrub(span.snippet)), spelling, "python", scope=launch.scope
-    )

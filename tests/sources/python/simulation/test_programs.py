@@ -14,7 +14,8 @@ from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import DirectoryTree
 from preflight.sources.python.simulation import run_state
 from preflight.sources.python.simulation.known_functions import World
-from preflight.sources.python.simulation.ranks import alone, run
+from preflight.sources.python.simulation.launch_runs import run_script
+from preflight.sources.python.simulation.run_claims import alone
 from preflight.sources.python.simulation.run_state import Run
 from tests.rules.rule_builders import judged
 from tests.rules.test_cases import RULES
@@ -43,7 +44,7 @@ def _run(folder: Path, files: dict[str, str], *, rank: int = 0, arguments: str =
         return found.text if isinstance(found, SourceFile) else None
 
     variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    return run(script, World(rank, rank, 2, 2, tuple(arguments.split()), variables, read), tree)
+    return run_script(script, World(rank, rank, 2, 2, tuple(arguments.split()), variables, read), tree)
 
 
 @pytest.mark.parametrize("name", _PROGRAMS)
