@@ -21,13 +21,14 @@ from preflight.sources.python.simulation import (
 )
 from preflight.sources.python.simulation.argument_parser import OPEN
 from preflight.sources.python.simulation.interpreter import Interpreter
-from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES, Library, World
+from preflight.sources.python.simulation.known_functions import Library
 from preflight.sources.python.simulation.libraries import table
 from preflight.sources.python.simulation.run_state import Event, ExpressionPlace, Parsed, Run
 from preflight.sources.python.simulation.values import (
     FunctionValue,
     OutOfSteps,
 )
+from preflight.sources.python.simulation.world import OF_RANK_NAMES, World
 
 #: The kind of variables that a launcher sets.
 _KINDS = {

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from preflight.model.job import Launch
 from preflight.sources.base import SourceFile
 from preflight.sources.python.module import argument, last, value_of
-from preflight.sources.python.simulation.known_functions import OF_RANK_NAMES
 from preflight.sources.python.simulation.libraries import table
 from preflight.sources.python.simulation.run_state import Event, Run
 from preflight.sources.python.simulation.values import External
+from preflight.sources.python.simulation.world import OF_RANK_NAMES
 
 #: Wrappers that run their command on this machine, with the variables of their own.
 _HERE = frozenset(("nohup", "env", "numactl", "taskset", "nice", "ionice", "stdbuf", "timeout", "setsid", "time"))

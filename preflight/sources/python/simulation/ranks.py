@@ -14,7 +14,6 @@ from preflight.sources.python.simulation import (
     transpiled_roles,
 )
 from preflight.sources.python.simulation.argument_parser import OPEN
-from preflight.sources.python.simulation.known_functions import World
 from preflight.sources.python.simulation.launch_runs import (
     MAX_PROGRAMS,
     Files,
@@ -33,6 +32,7 @@ from preflight.sources.python.simulation.run_claims import (
     taken_twice,
     unmatched_messages,
 )
+from preflight.sources.python.simulation.world import World
 
 #: Claims that show that a script is for several ranks or devices.
 _OF_SEVERAL_RANKS = frozenset(

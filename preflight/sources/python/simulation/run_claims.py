@@ -31,7 +31,6 @@ from preflight.sources.python.simulation import (
 from preflight.sources.python.simulation.data_origins import divides_twice, is_passed_on
 from preflight.sources.python.simulation.divergence import trained_apart
 from preflight.sources.python.simulation.frozen_parameters import WRAPPERS, unfrozen
-from preflight.sources.python.simulation.known_functions import World
 from preflight.sources.python.simulation.launch_runs import MAX_PROGRAMS, MODULES, Files, run_script, world_size_of
 from preflight.sources.python.simulation.libraries import names, symbol_of
 from preflight.sources.python.simulation.run_state import Event, Failure, Guard, Parsed, Run
@@ -42,6 +41,7 @@ from preflight.sources.python.simulation.values import (
     Unknown,
     mixed,
 )
+from preflight.sources.python.simulation.world import World
 from preflight.sources.python.written_files import OWN_DISKS, STATE
 
 #: The feature of a script with a collective that some ranks do not come to.

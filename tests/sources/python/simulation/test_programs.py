@@ -13,10 +13,10 @@ from preflight.sources.base import SourceFile
 from preflight.sources.discovery.assemble import assemble
 from preflight.sources.formats.tree import DirectoryTree
 from preflight.sources.python.simulation import run_state
-from preflight.sources.python.simulation.known_functions import World
 from preflight.sources.python.simulation.launch_runs import run_script
 from preflight.sources.python.simulation.run_claims import alone
 from preflight.sources.python.simulation.run_state import Run
+from preflight.sources.python.simulation.world import World
 from tests.rules.rule_builders import judged
 from tests.rules.test_cases import RULES
 
