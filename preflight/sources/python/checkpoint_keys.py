@@ -51,6 +51,58 @@ def claims(module: Module) -> Iterator[Claim]:
                     yield from _access_claims(module, access, call, model, path or access.path)
 
 
+def state_claims(module: Module) -> Iterator[Claim]:
+    """Yield entries of the one checkpoint of a script that its resumption leaves out, and a model that gets them all.
+
+    The checkpoint is a dictionary with the states of several objects: `{"model": model.state_dict(), "epoch": 1}`.
+    """
+    saves = [
+        call for call in module.named("save") if module.called(call) in ("torch.save", "paddle.save") and call.args
+    ]
+    loads = [call for call in module.named("load") if module.called(call) in ("torch.load", "paddle.load")]
+    table = module.definition(saves[0].args[0]) if len(saves) == 1 else None
+    name = module.bound_to(loads[0]) if len(loads) == 1 else ""
+    if not isinstance(table, ast.Dict) or not name or not all(isinstance(key, ast.Constant) for key in table.keys):
+        return
+    states = {
+        str(key.value): value
+        for key, value in zip(table.keys, table.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Call) and end_of(value.func) == "state_dict"
+    }
+    function = module.outline.function_of(loads[0])
+    uses = [
+        node
+        for node in module.nodes(ast.Name)
+        if node.id == name and isinstance(node.ctx, ast.Load) and module.outline.function_of(node) is function
+    ]
+    read = {_key_read(module, use) for use in uses}
+    if not states or len(table.keys) < 2:
+        return
+    for use in uses:
+        call = module.parent(use)
+        if isinstance(call, ast.Call) and use in call.args and end_of(call.func) in _SETS_STATE and len(states) > 1:
+            yield module.feature("state_of_several_loaded", call, saves[0])
+            return
+    missing = [key for key in states if key not in read]
+    if "" not in read and len(read & states.keys()) > 1 and missing:
+        yield module.feature(f"state_not_restored:{missing[0]}", states[missing[0]], loads[0])
+
+
+_SETS_STATE = ("load_state_dict", "set_state_dict", "set_dict")
+
+
+def _key_read(module: Module, use: ast.expr) -> str:
+    """Return the key of `state["key"]`, `state.get("key")` and `"key" in state`; empty for any other use."""
+    outer = module.parent(use)
+    key: ast.AST | None = outer.slice if isinstance(outer, ast.Subscript) and outer.value is use else None
+    if isinstance(outer, ast.Compare) and use in outer.comparators:
+        key = outer.left
+    if isinstance(outer, ast.Attribute) and outer.attr in ("get", "pop"):
+        call = module.parent(outer)
+        key = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    return str(key.value) if isinstance(key, ast.Constant) else ""
+
+
 def _accesses(module: Module) -> Iterator[_Access]:
     for call in module.named("save"):
         data, path = argument(call, "obj", 0), argument(call, "f", 1)

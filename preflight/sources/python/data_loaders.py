@@ -657,7 +657,8 @@ def repeated_streams(module: Module) -> Iterator[Claim]:
 
 #: Words of a stream that gives its workers different items, or draws them.
 _OF_WORKERS = re.compile(
-    r"worker|rand|shuffle|sample|shard|split_|_split|islice|queue|socket|requests\.|consumer", re.IGNORECASE
+    r"worker|random|randint|randperm|shuffle|\.sample\(|shard|split_|_split|queue|socket|requests\.|consumer",
+    re.IGNORECASE,
 )
 
 

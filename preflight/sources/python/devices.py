@@ -47,6 +47,11 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield module.claim("device_of_local_rank", chosen_text, call)
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
+    for call in module.calls:
+        # `device_id=` of NVIDIA DALI's pipelines, and of torch's group.
+        given = argument(call, "device_id")
+        if given is not None and _is_global_rank(module, value_of(given)):
+            yield module.claim("device_of_global_rank", module.text(value_of(given)), call)
     # `config.gpu_options.visible_device_list = str(hvd.rank())` of TensorFlow 1
     for node in module.nodes(ast.Assign):
         if end_of(node.targets[0]) == "visible_device_list" and _is_global_rank(module, node.value):
@@ -238,10 +243,15 @@ def _is_global_rank(module: Module, chosen: ast.expr) -> bool:
     meant = _unwrap(module, chosen)
     variable = variable_read(module, meant)
     if variable is not None:
-        return variable in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+        return variable in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PADDLE_TRAINER_ID")
     if isinstance(meant, ast.Attribute) and meant.attr == "local_rank" and not is_local(module, meant):
         # `ParallelEnv().local_rank` of Paddle is the rank in the whole job.
         return True
+    if isinstance(meant, ast.Name) and meant.id in ("rank", "global_rank"):
+        # A parameter beside one for the rank on the node.
+        function = module.outline.function_of(meant)
+        names = [each.arg for each in function.args.args] if function is not None else []
+        return meant.id in names and "local_rank" in names
     if not isinstance(meant, ast.Call) or not is_rank(module, meant) or is_local(module, meant):
         return False
     name = module.called(meant)

@@ -40,6 +40,37 @@ def claims(module: Module) -> Iterator[Claim]:
         yield from _call_claims(module, call)
 
 
+#: Variables that a package reads while it is imported, by a pattern: paddle/base/__init__.py of 3.3 (FLAGS),
+#: huggingface_hub/constants.py of 1.1, datasets/config.py of 4.4.
+_READ_AT_IMPORT = (
+    (re.compile(r"FLAGS_\w+"), ("paddle",)),
+    (
+        re.compile(r"HF_\w+|TRANSFORMERS_(?:CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE"),
+        ("transformers", "datasets", "huggingface_hub", "accelerate", "diffusers", "peft", "trl"),
+    ),
+)
+
+
+def late_variables(module: Module) -> Iterator[Claim]:
+    """Yield the first variable that the script sets after it has imported the package that reads it at import."""
+    imported = [node for node in module.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    for node in module.tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if not isinstance(target, ast.Subscript) or module.name(target.value) != _ENVIRON:
+            continue
+        name = next(iter(_known_values(module.fold(target.slice))), None)
+        for pattern, packages in _READ_AT_IMPORT:
+            early = next((each for each in imported if each.lineno < node.lineno and _imports(each, packages)), None)
+            if pattern.fullmatch(str(name)) and early is not None:
+                yield module.feature("variable_set_after_import", node, early)
+                return
+
+
+def _imports(node: ast.Import | ast.ImportFrom, packages: tuple[str, ...]) -> bool:
+    names = [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    return any(name.partition(".")[0] in packages for name in names)
+
+
 def _call_claims(module: Module, call: ast.Call) -> Iterator[Claim]:
     name = module.called(call)
     if name == f"{_ENVIRON}.setdefault" and len(call.args) == 2:

@@ -45,6 +45,48 @@ def divided_losses(module: Module) -> Iterator[Claim]:
             return
 
 
+#: The number of all ranks.
+_ALL_RANKS = re.compile(r"(?:\w+\.)*(?:get_)?world_size(?:\(\))?")
+
+
+def losses_divided_by_ranks(module: Module) -> Iterator[Claim]:
+    """Yield a loss that is divided by the number of ranks before its backward pass.
+
+    Source: torch/nn/parallel/distributed.py of 2.13 (the gradients of the ranks are averaged).
+    """
+    if "register_comm_hook" in module.file.text:
+        return
+    for backward in module.named("backward"):
+        loss = backward.func.value if isinstance(backward.func, ast.Attribute) and not backward.args else None
+        function = module.outline.function_of(backward)
+        divided: ast.AST | None = loss if isinstance(loss, ast.BinOp) and _has_divisor(loss) else None
+        assignments: list[ast.Assign | ast.AugAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AugAssign)]
+        for node in assignments if isinstance(loss, ast.Name) else ():
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            is_before = node.lineno < backward.lineno and module.outline.function_of(node) is function
+            if not is_before or dotted(target) != dotted(loss) or module.condition(node) != module.condition(backward):
+                continue
+            if isinstance(node, ast.AugAssign):
+                is_divided = isinstance(node.op, ast.Div) and _ALL_RANKS.fullmatch(ast.unparse(node.value)) is not None
+            else:
+                is_divided = isinstance(node.value, ast.BinOp) and _has_divisor(node.value)
+            divided = node if is_divided else divided
+        if divided is not None:
+            yield module.feature("loss_divided_by_ranks", divided, backward, condition=module.condition(backward))
+            return
+
+
+def _has_divisor(value: ast.BinOp) -> bool:
+    """Return whether an expression is divided by the number of ranks, last or before it is divided again."""
+    while isinstance(value.op, ast.Div):
+        if _ALL_RANKS.fullmatch(ast.unparse(value.right)):
+            return True
+        if not isinstance(value.left, ast.BinOp):
+            return False
+        value = value.left
+    return False
+
+
 def _is_accelerator(module: Module, owner: str) -> bool:
     return "accelerator" in owner.lower() or any(module.bound_to(call) == owner for call in module.named("Accelerator"))
 

@@ -281,6 +281,10 @@ def left_out_layers(module: Module) -> Iterator[Claim]:
         if left_out is not None:
             yield module.feature("layer_left_out", left_out, call)
             return
+        sometimes = _sometimes_used(module, model)
+        if sometimes is not None:
+            yield module.feature("layer_used_sometimes", sometimes, call)
+            return
 
 
 def _is_changed(module: Module, made: ast.Call) -> bool:
@@ -307,6 +311,9 @@ def left_out_of_classes(module: Module) -> Iterator[Claim]:
         left_out = _left_out_of(module, model) if model.name not in bases else None
         if left_out is not None:
             yield module.feature(f"layer_left_out_of:{stem}.{model.name}", left_out)
+        sometimes = _sometimes_used(module, model) if model.name not in bases else None
+        if sometimes is not None:
+            yield module.feature(f"layer_used_sometimes_of:{stem}.{model.name}", sometimes)
 
 
 def _left_out_of(module: Module, model: ast.ClassDef) -> ast.Assign | None:
@@ -323,6 +330,53 @@ def _left_out_of(module: Module, model: ast.ClassDef) -> ast.Assign | None:
             if len(uses) == 1 and f'"{target.attr}' not in module.file.text:
                 return assigned
     return None
+
+
+_CONTAINERS = frozenset(("ModuleDict", "ModuleList", "LayerDict", "LayerList"))
+#: What a step draws, or reads from its batch.
+_OF_BATCH = re.compile(r"\brand\w*\(|\brandom\.|\.(?:mean|sum|max|min|any|all|item)\(")
+
+
+def _sometimes_used(module: Module, model: ast.ClassDef) -> ast.AST | None:
+    """Return a layer that the forward pass of a model uses only in some steps, as the batch or a draw decides.
+
+    That is an item of a container that a parameter selects, or a layer in one branch of a condition on the batch.
+    """
+    forward = next((each for each in model.body if isinstance(each, ast.FunctionDef) and each.name == "forward"), None)
+    made = [node for node in ast.walk(model) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
+    kinds = {
+        target.attr: last(module.called(node.value))
+        for node in made
+        if isinstance(node.value, ast.Call)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and dotted(target.value) == "self"
+    }
+    if forward is None or _UNNAMED_ACCESS.search(module.source(model)):
+        return None
+    parameters = {each.arg for each in (*forward.args.args[1:], *forward.args.kwonlyargs)}
+    for name, kind in kinds.items():
+        is_layer = LAYER.fullmatch(kind) is not None
+        uses = [node for node in ast.walk(model) if isinstance(node, ast.Attribute) and dotted(node) == f"self.{name}"]
+        uses = [node for node in uses if isinstance(node.ctx, ast.Load)]
+        if len(uses) != 1 or module.outline.function_of(uses[0]) is not forward:
+            continue
+        outer = module.parent(uses[0])
+        key = outer.slice if isinstance(outer, ast.Subscript) and kind in _CONTAINERS else None
+        if isinstance(key, ast.Name) and key.id in parameters:
+            return outer
+        if is_layer and any(_is_of_batch(above, uses[0], parameters) for above in module.outline.above(uses[0])):
+            return uses[0]
+    return None
+
+
+def _is_of_batch(above: ast.AST, use: ast.AST, parameters: set[str]) -> bool:
+    """Return whether a statement or expression decides by the batch, or by a draw, whether the layer in it is used."""
+    if not isinstance(above, (ast.If, ast.IfExp)) or use in ast.walk(above.test):
+        return False
+    names = {node.id for node in ast.walk(above.test) if isinstance(node, ast.Name)}
+    return _OF_BATCH.search(ast.unparse(above.test)) is not None and bool(
+        names & (parameters | {"random", "torch", "paddle", "np", "numpy"})
+    )
 
 
 def _constructor(module: Module, expression: ast.expr, depth: int = 0) -> ast.Call | None:

@@ -13,7 +13,8 @@ from preflight._util.secret_names import is_secret
 from preflight.model.job import Claim, Known, Unresolved, Value, alternatives, lift
 from preflight.model.job.value import SECTION, SETTING_PREFIX, Plain
 from preflight.sources.formats.structured import value_of
-from preflight.sources.python.module import Assigned, Module, attributes, enclosing
+from preflight.sources.python.module import Assigned, Module, argument, attributes, enclosing
+from preflight.sources.python.outline import dotted
 from preflight.sources.python.shards import setting_of
 from preflight.sources.python.words import WORDS
 
@@ -33,6 +34,37 @@ SWITCHES = frozenset(WORDS["paddle_switches"])
 _MAX_DEPTH = 3
 #: Assignments to one strategy that are read; more are not configuration.
 _MAX_SETTINGS = 200
+
+
+def unused_strategies(module: Module) -> Iterator[Claim]:
+    """Yield the `fleet.init` that gets no strategy although the script sets one up that nothing else takes.
+
+    Source: paddle/distributed/fleet/fleet.py of 3.3 (init creates a default strategy).
+    """
+    starts = [call for call in module.named("init") if module.called(call).endswith("fleet.init")]
+    if (
+        len(starts) != 1
+        or argument(starts[0], "strategy", 2) is not None
+        or any(each.arg is None for each in starts[0].keywords)
+    ):
+        return
+    for made in module.named("DistributedStrategy"):
+        names = {module.bound_to(made)} - {""}
+        function = module.outline.function_of(made)
+        # What a function returns has the name that its caller gives it.
+        returned = [node for node in module.nodes(ast.Return) if module.outline.function_of(node) is function]
+        if function is not None and any(node.value is not None and dotted(node.value) in names for node in returned):
+            names = {module.bound_to(call) for call in module.outline.calls_named(function.name)} - {""} | names
+        given = {dotted(each) for call in module.calls for each in (*call.args, *(k.value for k in call.keywords))}
+        kept = {dotted(node.value) for node in module.nodes(ast.Assign)}
+        is_set = any(
+            isinstance(target, ast.Attribute) and dotted(target.value) in names
+            for node in module.nodes(ast.Assign)
+            for target in node.targets
+        )
+        if names and is_set and not names & (given | kept):
+            yield module.feature("strategy_unused", starts[0], made)
+            return
 
 
 def claims(module: Module) -> Iterator[Claim]:

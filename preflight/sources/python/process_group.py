@@ -356,6 +356,7 @@ _FOREIGN = (
 
 #: Names of functions that look for a free port, and what such a function does.
 _FREE_PORT = re.compile(r"(?:_|\b)(?:find|get|pick|next|choose)\w*port\b|free_?port|open_?port|random_?port")
+_SEEDS = re.compile(r"(?<![\w.])(?:random|np\.random|numpy\.random)\.seed\(|\bset_seed\(|\bseed_everything\(")
 _DRAWS = re.compile(r"getsockname\(|\brandint\(|\brandrange\(|\brandom\.|\btime\(\)|\buuid")
 #: Functions that call each other are followed to this depth.
 _MAX_DEPTH = 4
@@ -366,7 +367,7 @@ def drawn_ports(module: Module) -> Iterator[Claim]:
     `init_method=`.
     """
     text = module.file.text
-    if _GROUP.search(text) is None or "seed(" in text:
+    if _GROUP.search(text) is None or _SEEDS.search(text) is not None:
         return
     for node, ports in (*_master_port_assignments(module), *_written_value(module)):
         drawn = any(_drawn(module, port, sure=isinstance(node, ast.Call)) for port in ports)

@@ -52,6 +52,52 @@ def claims(module: Module) -> Iterator[Claim]:
                 yield module.feature("schedule_of_all_data", count, sampler, schedule, condition="")
 
 
+#: Words of a number of steps, and of the loops over epochs and batches.
+_BATCHES = re.compile(r"len\(\w*(?:loader|dl|dataloader|batches)\w*\)|steps_per_epoch|estimated_stepping_batches")
+_LOOP_OF_EPOCHS = re.compile(r"epoch", re.IGNORECASE)
+
+
+def unit_claims(module: Module) -> Iterator[Claim]:
+    """Yield `schedule_of_steps_by_epoch` where a schedule as long as all steps is stepped once in each epoch.
+
+    Source: lightning/pytorch/core/optimizer.py of 2.5 (`interval` is "epoch" by default).
+    """
+    for schedule in module.calls:
+        if not _SCHEDULES.fullmatch(last(module.called(schedule))) or _BATCHES.search(module.file.text) is None:
+            continue
+        given = [*schedule.args, *(keyword.value for keyword in schedule.keywords)]
+        lengths = [ast.unparse(_definition_inside(module, each)) for each in given]
+        if not any(_BATCHES.search(each) for each in lengths):
+            continue
+        function = module.outline.function_of(schedule)
+        if function is not None and function.name == "configure_optimizers":
+            text = module.source(function)
+            if "interval" not in text and "lr_scheduler" in text and "lr_scheduler_step" not in module.file.text:
+                yield module.feature("schedule_of_steps_by_epoch", schedule, condition="")
+            continue
+        name = module.bound_to(schedule)
+        steps = [step for step in module.named("step") if name and dotted(step.func) == f"{name}.step"]
+        loops = [
+            [ast.unparse(outer.iter) for outer in module.outline.above(step) if isinstance(outer, ast.For)]
+            for step in steps
+        ]
+        if (
+            len(loops) == 1
+            and len(loops[0]) == 1
+            and _LOOP_OF_EPOCHS.search(loops[0][0])
+            and "epoch" in "".join(lengths)
+        ):
+            yield module.feature("schedule_of_steps_by_epoch", steps[0], schedule, condition="")
+
+
+def _definition_inside(module: Module, expression: ast.expr) -> ast.expr:
+    """Return an expression, or what a name in it, or in `int(...)`, is assigned."""
+    names = [node for node in ast.walk(expression) if isinstance(node, ast.Name)]
+    found = [module.definition(name) for name in names]
+    longer = [each for each in found if not isinstance(each, (ast.Name, ast.Constant))]
+    return ast.Tuple([expression, *longer]) if longer else expression
+
+
 def accelerate_claims(module: Module) -> Iterator[Claim]:
     """Yield `schedule_stepped_by_all` where the length of a prepared schedule is the number of batches of one rank.
 

@@ -35,7 +35,8 @@ _RANKS = re.compile(
 )
 #: Words that show that the shares are made equal.
 _EQUALIZING_WORDS = re.compile(
-    r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|Join\b|join\(|% ?len\("
+    r"pad|total_size|drop_last|drop_remainder|repeat|cycle|extend|wrap|even|truncat|tile|(?-i:Join\b)"
+    r"|\.join\((?:\)|divide)|% ?len\("
     r"|\+=? *[\w.]+\[ *:",
     re.IGNORECASE,
 )
@@ -52,8 +53,8 @@ _STREAMING = re.compile(r"streaming\s*=\s*True")
 _WAITING = re.compile(r"DistributedDataParallel|FullyShardedDataParallel|fully_shard\(")
 #: Words that show that the ranks end at the same step.
 _ENDING_TOGETHER = re.compile(
-    r"\bJoin\b|\.join\(|islice|\.take\(|max_steps|num_steps|total_steps|StopIteration|repeat|cycle|all_reduce|all_gather"
-    r"|\bbreak\b|range\(\w*steps"
+    r"\bJoin\b|\.join\((?:\)|divide)|islice|\.take\(|max_steps|num_steps|total_steps|StopIteration|repeat|cycle"
+    r"|all_reduce|all_gather|\bbreak\b|range\(\w*steps"
 )
 #: Calls that take a step with the other ranks.
 _STEPS = frozenset(("backward", "train_batch", "run"))

@@ -43,8 +43,50 @@ def claims(module: Module) -> Iterator[Claim]:
     yield from _profilers(module)
     if "no_sync" in module.file.text or _SYNC_FLAG in module.file.text:
         yield from _late_exchanges(module)
+        yield from _unsynced_backwards(module)
+    if "gather_for_metrics" not in module.file.text and "Accelerator" in module.file.text:
+        yield from _gathered_duplicates(module)
     if "Process" in module.file.text and "torch" in module.file.text:
         yield from _unshared_models(module)
+
+
+#: What leaves out the samples that were added to the last batch.
+_TRUNCATES = re.compile(r"samples_seen|\[:\s*len\(|even_batches|\.dataset\)|total_dataset_length|remainder")
+
+
+def _gathered_duplicates(module: Module) -> Iterator[Claim]:
+    """Yield a `gather` of predictions and references, which counts samples that fill up the last batch twice.
+
+    Source: accelerate/accelerator.py of 1.12 (gather_for_metrics drops them).
+    """
+    for call in module.named("gather"):
+        owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        is_in_loop = any(isinstance(outer, _LOOPS) for outer in module.outline.above(call))
+        text = ast.unparse(call)
+        if not re.search(r"acc", owner, re.IGNORECASE) or not is_in_loop or not re.search(r"label|ref|target", text):
+            continue
+        if _TRUNCATES.search(module.file.text) is None:
+            yield module.feature("gathered_with_duplicates", call)
+            return
+
+
+def _unsynced_backwards(module: Module) -> Iterator[Claim]:
+    """Yield blocks under `no_sync` with a backward pass whose forward pass comes before the block, in the same loop.
+
+    Sources: torch/nn/parallel/distributed.py of 2.13 and paddle/distributed/parallel.py of 3.3: the forward pass
+    decides whether gradients are exchanged.
+    """
+    for block in module.nodes(ast.With):
+        opened = [node for item in block.items for node in ast.walk(item.context_expr)]
+        models = {dotted(node.value) for node in opened if isinstance(node, ast.Attribute) and node.attr == "no_sync"}
+        called = {dotted(node.func) for each in block.body for node in ast.walk(each) if isinstance(node, ast.Call)}
+        loop = next((outer for outer in module.outline.above(block) if isinstance(outer, _LOOPS)), None)
+        if len(models) != 1 or loop is None or called & models or not any(last(name) == "backward" for name in called):
+            continue
+        before = [node for node in ast.walk(loop) if isinstance(node, ast.Call) and node.lineno < block.lineno]
+        forward = next((call for call in before if dotted(call.func) in models), None)
+        if forward is not None:
+            yield module.feature("no_sync_after_forward", block.items[0].context_expr, forward, condition="")
 
 
 def _late_exchanges(module: Module) -> Iterator[Claim]:

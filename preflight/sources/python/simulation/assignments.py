@@ -25,6 +25,7 @@ from preflight.sources.python.simulation.values import (
     Unknown,
     forget,
     item_of_one,
+    mixed,
     native,
 )
 
@@ -115,6 +116,10 @@ class Assignments(RunState):
             forget(receiver)
         elif isinstance(receiver, External) and receiver.name == "os.environ":
             self.functions.set_variable(self, key, value)
+        elif isinstance(receiver, External):
+            origin = mixed(value)
+            if isinstance(origin, Own) and receiver.is_result:
+                receiver.origin = origin
         elif isinstance(receiver, DictValue):
             try:
                 name = native(key)

@@ -10,7 +10,7 @@ from preflight.sources.python.collectives import AGREEING
 from preflight.sources.python.imports import is_foreign
 from preflight.sources.python.module import last
 from preflight.sources.python.simulation.run_state import Event, Run
-from preflight.sources.python.simulation.values import OF_RANK, Own, mixed
+from preflight.sources.python.simulation.values import OF_RANK, External, Own, mixed
 
 #: Where calls take the root, the rank that the others get something from or give it to: torch 2.13, Paddle 3.3, Horovod
 #: 0.28. A group's own root is a rank of the group, which may differ between groups.
@@ -56,7 +56,9 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
             continue
         if _has_own_root(event):
             yield "root_differs", event, None
-        elif event.name in _SPLITS and not is_seeded and not is_unread and _is_random_split(event):
+        elif event.name in _SPLITS and (
+            _is_drawn_by_rank(event) or (not is_seeded and not is_unread and _is_random_split(event))
+        ):
             yield "split_differs", event, None
         elif event.is_statement and event.times is not None and _is_discarded(event):
             yield "result_discarded", event, None
@@ -91,6 +93,15 @@ def _is_random_split(event: Event) -> bool:
     is_given = event.keywords.get(_SPLITS[event.name]) is not None
     is_given |= event.name.endswith("random_split") and len(event.arguments) > 2
     return not is_given and event.keywords.get("shuffle") is not False
+
+
+def _is_drawn_by_rank(event: Event) -> bool:
+    """Return whether the generator or seed of a random split comes from the rank."""
+    at = event.arguments[2] if event.name.endswith("random_split") and len(event.arguments) > 2 else None
+    given = event.keywords.get(_SPLITS[event.name], at)
+    if isinstance(given, External) and given.last in ("manual_seed()", "default_rng()", "RandomState()"):
+        return mixed(*given.arguments, *given.keywords.values()) is OF_RANK
+    return mixed(given) is OF_RANK
 
 
 def _is_discarded(event: Event) -> bool:

@@ -22,6 +22,16 @@ _PLACES_ALL = re.compile(
     r"set_default_(?:device|tensor_type)|init_empty_weights|^torch\.device$|load_state_dict$|\.to\w*_?device$"
 )
 _DEVICE = re.compile(r"device|cuda|\.to\(|\bhpu\b|\bxpu\b")
+#: Functions that return a wrapper, and leave what they are given as it is: torch 2.13, Paddle 3.3, Horovod 0.28.
+_RETURNS_WRAPPER = frozenset(
+    (
+        *("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"),
+        *("paddle.DataParallel", "paddle.distributed.fleet.distributed_model", "horovod.torch.DistributedOptimizer"),
+        *("paddle.distributed.fleet.distributed_optimizer", "horovod.tensorflow.keras.DistributedOptimizer"),
+        *("horovod.keras.DistributedOptimizer", "deepspeed.initialize", "torch.compile"),
+    )
+)
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 #: Methods of an optimizer that change the parameters.
 _STEPS = ("step", "minimize", "apply_gradients", "apply")
 
@@ -36,6 +46,11 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
         yield "wrapper_unused", event, stepped
     yield from _bypassed_engines(run.events)
     yield from _wrapped_twice(run.events)
+    yield from _discarded_wrappers(run.events)
+    yield from _held_back_steps(run.events)
+    yield from _clipped_before_unscaled(run.events)
+    yield from _early_transpilers(run.events)
+    yield from _left_rpc(run.events)
     yield from _stale_scalers(run.events)
     for event in _unentered_accumulation(run.events):
         yield "accumulation_never_entered", event, None
@@ -88,6 +103,61 @@ def _wrapped_twice(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event 
             and inner.last == "DataParallel()"
         ):
             yield "wrapped_twice", event, None
+
+
+def _discarded_wrappers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the call that wraps a model or an optimizer whose result nothing takes.
+
+    Source: paddle/distributed/fleet/model.py of 3.3 (distributed_model returns the wrapper); torch and Horovod alike.
+    """
+    for event in events:
+        if event.is_statement and event.doubt < 2 and event.name in _RETURNS_WRAPPER:
+            yield "wrapper_discarded", event, None
+
+
+def _held_back_steps(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the step of a DeepSpeed engine that the program makes only every few batches.
+
+    Source: deepspeed/runtime/engine.py of 0.18 (step counts the micro batches itself).
+    """
+    steps = [event for event in events if event.name == "deepspeed.initialize().step"]
+    if steps and all(map(_is_held_back, steps)):
+        yield "engine_step_held_back", steps[0], None
+
+
+def _clipped_before_unscaled(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the call that clips gradients that a GradScaler has scaled, where nothing unscales them.
+
+    Source: PyTorch documentation, Automatic Mixed Precision examples (gradient clipping).
+    """
+    scales = next((event for event in events if event.name.endswith("GradScaler().scale")), None)
+    clips = next((event for event in events if last(event.name) in _CLIPS and event.doubt < 2), None)
+    if scales is not None and clips is not None and not any("unscale" in called_name(event) for event in events):
+        yield "clipped_before_unscaled", clips, scales
+
+
+def _early_transpilers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the call that divides a Fluid program between trainers and servers before it has an optimizer.
+
+    Source: paddle/fluid/transpiler/distribute_transpiler.py of 1.8: it moves the operators that `minimize` adds.
+    """
+    divides = next((event for event in events if event.name.endswith("DistributeTranspiler().transpile")), None)
+    minimized = [number for number, event in enumerate(events) if called_name(event) == "minimize"]
+    if divides is not None and minimized and events.index(divides) < minimized[0]:
+        yield "transpiled_before_minimize", divides, events[minimized[0]]
+
+
+def _left_rpc(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+    """Yield the call that joins RPC in a branch of ranks that never shut it down.
+
+    Source: torch/distributed/rpc/api.py of 2.13: `shutdown` waits until no worker has work for this one.
+    """
+    joins = [event for event in events if event.name == "torch.distributed.rpc.init_rpc" and event.doubt < 3]
+    ends = [event for event in events if event.name == "torch.distributed.rpc.shutdown"]
+    if len(joins) > 1:
+        for event in joins:
+            if ends and all(event.excludes(each) for each in ends):
+                yield "rpc_left", event, ends[0]
 
 
 def _stale_scalers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:

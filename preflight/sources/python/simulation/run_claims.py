@@ -96,6 +96,7 @@ def launch_claims(job: Job, launch: Launch, runs: Sequence[Run], files: Files) -
             yield replace(claim, value=Unresolved("it depends on the run")) if event.doubt > 1 else claim
     yield from _written_on_each_node(job, launch, runs)
     yield from _written_by_all(job, launch, runs)
+    yield from _split_by_local_rank(launch, runs)
     yield from _exchanged_files(job, launch, runs)
     yield from _trained_apart(launch, runs[-1])
     yield from _spawned_launches(job, launch, runs[-1])
@@ -181,6 +182,26 @@ def unmatched_messages(job: Job, launch: Launch, runs: Sequence[Run]) -> Iterato
     for each in point_to_point.unmatched(runs, total) if total is not None else ():
         feature = "message_never_sent" if each.is_receive else "message_never_received"
         yield claim_at("script_feature", feature, each.event.file, each.event.node, launch)
+
+
+#: Arguments for the number of a part and the number of parts in calls that divide data.
+_PARTS = (
+    *(("rank", "world_size"), ("index", "num_shards"), ("shard_id", "num_shards"), ("shard_index", "num_shards")),
+    *(("cur_shard", "shard_count"), ("process_index", "process_count"), ("rank", "num_replicas")),
+)
+
+
+def _split_by_local_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]:
+    """Yield a call that divides data into a part for each rank, and gives a rank the part of its local rank."""
+    for run in runs:
+        rank, local_rank = run.place
+        for event in run.events if rank != local_rank else ():
+            for part, parts in _PARTS:
+                number, count = event.keywords.get(part), event.keywords.get(parts)
+                is_of_all = type(count) is int and rank is not None and rank < count
+                if is_of_all and type(number) is int and number == local_rank and event.doubt < 2:
+                    yield claim_at("script_feature", "split_by_local_rank", event.file, event.node, launch)
+                    return
 
 
 def _spawned_launches(job: Job, launch: Launch, found: Run) -> Iterator[Claim]:
