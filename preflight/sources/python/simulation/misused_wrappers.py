@@ -22,13 +22,11 @@ _PLACES_ALL = re.compile(
     r"set_default_(?:device|tensor_type)|init_empty_weights|^torch\.device$|load_state_dict$|\.to\w*_?device$"
 )
 _DEVICE = re.compile(r"device|cuda|\.to\(|\bhpu\b|\bxpu\b")
-#: Functions that return a wrapper, and leave what they are given as it is: torch 2.13, Paddle 3.3, Horovod 0.28.
-_RETURNS_WRAPPER = frozenset(
+#: Functions that return a wrapper of a model, and leave the model as it is: torch 2.13, Paddle 3.3, DeepSpeed 0.18.
+_WRAPS_MODEL = frozenset(
     (
         *("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"),
-        *("paddle.DataParallel", "paddle.distributed.fleet.distributed_model", "horovod.torch.DistributedOptimizer"),
-        *("paddle.distributed.fleet.distributed_optimizer", "horovod.tensorflow.keras.DistributedOptimizer"),
-        *("horovod.keras.DistributedOptimizer", "deepspeed.initialize", "torch.compile"),
+        *("paddle.DataParallel", "paddle.distributed.fleet.distributed_model", "deepspeed.initialize"),
     )
 )
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -106,12 +104,10 @@ def _wrapped_twice(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event 
 
 
 def _discarded_wrappers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
-    """Yield the call that wraps a model or an optimizer whose result nothing takes.
-
-    Source: paddle/distributed/fleet/model.py of 3.3 (distributed_model returns the wrapper); torch and Horovod alike.
-    """
-    for event in events:
-        if event.is_statement and event.doubt < 2 and event.name in _RETURNS_WRAPPER:
+    """Yield the call that wraps a model whose result nothing takes, in a program that trains."""
+    for number, event in enumerate(events):
+        is_discarded = event.is_statement and event.doubt < 2 and event.name in _WRAPS_MODEL
+        if is_discarded and any(called_name(each) == "backward" for each in events[number:]):
             yield "wrapper_discarded", event, None
 
 
