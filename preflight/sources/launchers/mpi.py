@@ -206,11 +206,13 @@ def _constant(text: str) -> Callable[[Value], Value]:
 def _state_slots(builder: ClaimBuilder, hosts: GivenOption) -> None:
     """Add claims for the processes per host of `-H a:4,b:4` and `-H a,a,b,b`.
 
-    The meaning of a name that occurs once, without a number, differs between MPI implementations.
+    The meaning of a list in which each name occurs once, without a number, differs between MPI implementations. In a
+    list that counts slots for some hosts, mpirun gives the others one.
     """
     found = texts(hosts.value)
     names = found[0].split(",") if len(found) == 1 else []
-    if not names or not all(":" in part or names.count(part) > 1 for part in names[:_MAX_HOSTS]):
+    are_counted = [":" in part or names.count(part) > 1 for part in names[:_MAX_HOSTS]]
+    if not (any(are_counted) if builder.source == "mpirun" else names and all(are_counted)):
         return
     counts: dict[str, int] = {}
     try:
