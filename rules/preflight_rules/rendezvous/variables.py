@@ -383,31 +383,39 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
-def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
-    """A line that should set a variable has a blank next to the equals sign.
+@rule("ENV027", "assignment-split-by-shell", severity=Severity.ERROR, otherwise="the job has no launch line")
+def assignment_split_by_shell(job: Job) -> Iterator[Verdict]:
+    """A line that should set a variable is split at a blank or semicolon, and sets nothing or only a part.
 
-    What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
+    What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`; also lists without
+    quotes with a `;` or `&` between their items, in the script and in files that it sources, which is a warning.
 
     Why it matters: The shell reads the first as a command called NAME, which it does not find, and the second as an
-    empty value and another name. The variable stays empty, and the launch line loses its value or its option.
+    empty value and another name. The variable stays empty, and the launch line loses its value or its option. Of a list
+    only the first item is set; the others are run as commands.
 
-    Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`.
+    Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`; `export NCCL_IB_HCA=mlx5_0:1;mlx5_3:1`.
 
-    Fix: `NPROC=8`.
+    Fix: `NPROC=8`; `export NCCL_IB_HCA=mlx5_0:1,mlx5_3:1`.
 
-    Known limits: `NAME= command` runs a command with an empty variable, which may be intended, and is not reported.
+    Known limits: `NAME= command` runs a command with an empty variable, which may be intended, and is not reported. A
+    word after `;` is part of the list if it differs from the item before only in its numbers, or if both are paths.
     """
-    assignments = distinct(job.about("blank_in_assignment"))
+    assignments = distinct((*job.about("blank_in_assignment"), *job.about("cut_value")))
     if not assignments and job.launches:
         yield passed(job.name)
     for claim in assignments:
         (name,) = texts(claim.value) or ("",)
+        is_list = claim.quantity == "cut_value"
         yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
-            f"{quoted(claim)} does not set {name}: an assignment has no blanks around the equals sign.",
+            f"`{claim.spelling}` sets only the first item of {name}: the shell ends the value at the separator and runs"
+            " the rest as a command."
+            if is_list
+            else f"{quoted(claim)} does not set {name}: an assignment has no blanks around the equals sign.",
             at=claim,
-            remedy=f"Write {name}=VALUE.",
+            remedy="Separate the items by commas, or put the value in quotes." if is_list else f"Write {name}=VALUE.",
+            severity=Severity.WARNING if is_list else None,
         )
 
 

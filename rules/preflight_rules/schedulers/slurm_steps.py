@@ -430,7 +430,7 @@ def _shared_folder_verdict(job: Job, launch: Launch) -> Verdict | None:
     if all(_ONE_AT_A_TIME.search(text) or _ONE_TASK.fullmatch(text) for text in ranges):
         return passed(launch.id)
     reads_index = any(
-        "ARRAY" in text and not claim.span.path == launch.span.path
+        "ARRAY" in text and claim.span.path != launch.span.path
         for claim in job.about("variable_read", launch.scope)
         for text in texts(claim.value)
     )
