@@ -442,10 +442,12 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
     CUDA_VISIBLE_DEVICES ...) are exported or precede the command. They are neither assigned on their own line
     and used nowhere else, nor written among the arguments. Variables that a launch in `bash -c '...'` needs are
-    exported.
+    exported. What a script exports for Hugging Face, Weights & Biases, torch and similar libraries is in
+    `.deepspeed_env` if deepspeed starts the ranks on several hosts.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
-    another port.
+    another port. deepspeed passes only variables with the prefixes NCCL, PYTHON, MLFLOW, MV2 and UCX to other hosts, so
+    ranks there download a model again, or write a cache elsewhere.
 
     Example: `NPROC_PER_NODE=8` on its own line, and `swift sft ...` below it.
 
@@ -454,9 +456,12 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     Known limits: Assigning a variable that the script's environment already has keeps it exported. A script
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
     only launchers that set them start programs. Variables that `srun --export=NAME,...` without ALL withholds are
-    judged if a script reads them as `os.environ["NAME"]` outside of branches.
+    judged if a script reads them as `os.environ["NAME"]` outside of branches. The shells of other hosts may set what
+    deepspeed does not pass on.
     """
     yield from _withheld_verdicts(job)
+    for launch in job.launches:
+        yield from _deepspeed_verdicts(job, launch)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
@@ -487,6 +492,49 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             if as_argument
             else f"Write `export {claim.spelling}`, or put it before the command on one line.",
         )
+
+
+#: Variables of libraries that ranks need on every host, and that deepspeed does not pass on by itself.
+_LEFT_BY_DEEPSPEED = re.compile(
+    r"env\.(?:HF|HUGGINGFACE|HUGGING_FACE|TRANSFORMERS|DATASETS|DIFFUSERS|WANDB|TORCH|PYTORCH|GLOO|FI|TRITON_CACHE)_?\w+"
+)
+#: Launchers of deepspeed that pass on prefixes; Slurm's srun passes the whole environment on.
+_PASSING_PREFIXES = frozenset(("pdsh", "openmpi", "mpich", "impi", "mvapich"))
+
+
+def _deepspeed_verdicts(job: Job, launch: Launch) -> Iterator[Verdict]:
+    """Yield the verdicts on variables that the script exports and deepspeed does not pass on to other hosts."""
+    launchers = texts(job_value(job.setting("multinode_launcher", launch.scope))) or ("pdsh",)
+    nodes, hosts = job.setting("nodes", launch.scope), job.setting("hosts", launch.scope)
+    if (
+        launch.launcher != "deepspeed"
+        or not hosts
+        or not certainly_several(job_value(nodes))
+        or not _PASSING_PREFIXES.issuperset(launchers)
+        or job.setting("each_node_itself", launch.scope)
+    ):
+        return
+    # A file or a program that sets the variable sets it for the ranks of every host.
+    claims = [c for c in job.environment(launch.scope) if _LEFT_BY_DEEPSPEED.fullmatch(c.quantity)]
+    exported = [c for c in claims if c.span.path == launch.span.path and c.source == "environment" and not c.condition]
+    set_elsewhere = {c.quantity for c in job.claims if c.span.path.endswith((".deepspeed_env", ".py"))}
+    left = [claim for claim in exported if claim.quantity not in set_elsewhere]
+    forwarded = job.setting("forwarded_variables", launch.scope)
+    if left and forwarded:
+        yield undecided(launch.id, forwarded, launch) or passed(launch.id)
+        return
+    for claim in left[:3]:
+        name = claim.quantity.removeprefix(_PREFIX)
+        yield failed(
+            launch.id,
+            f"{placed(claim)} is exported here only: deepspeed does not pass {name} to the other hosts of"
+            f" {placed(hosts[0])}.",
+            at=claim,
+            also=((hosts[0], "other hosts"),),
+            remedy=f"Write `{claim.spelling}` into .deepspeed_env.",
+        )
+    if exported and not left:
+        yield passed(launch.id)
 
 
 def _withheld_verdicts(job: Job) -> Iterator[Verdict]:
