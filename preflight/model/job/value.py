@@ -280,6 +280,7 @@ class Symbol(str, enum.Enum):
     CORE_COUNT = "the number of CPU cores of the host it runs on"
     RANDOM_NUMBER = "a random number"
     TIME = "the time of the run"
+    PROCESS_ID = "a process id"
     USER = "the name of the user"
     HOME = "the home directory of the user"
 

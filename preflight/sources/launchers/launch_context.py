@@ -52,9 +52,10 @@ from preflight.sources.launchers.option_parser import (
     known_text,
     paths_of,
     relative,
+    scan,
     text_of,
 )
-from preflight.sources.launchers.wrappers import Wrapper, program_name, strip_wrappers
+from preflight.sources.launchers.wrappers import WRAPPER_SYNTAX, Wrapper, program_name, strip_wrappers
 from preflight.sources.tables import load_table
 from preflight.sources.value_readers import count_of
 
@@ -69,6 +70,13 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([bkmgt]?)(?:i?b)?", re.IG
 _UNITS = {"": 1 / 1024**2, "b": 1 / 1024**2, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0**2}
 _UNKNOWN_OPTIONS = Unresolved(Symbol.CONTAINER_OPTIONS.value)
 _UNKNOWN_DEVICES = Unresolved("devices that are known only at run time")
+#: A program and the blank after it.
+_PROGRAM = re.compile(
+    r"\s*(?:(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|mpirun|mpiexec|srun|bash|sh|nsys|fleetrun)"
+    r"|\S+\.(?:py|sh))\s+"
+)
+#: Options that show by their form that they are an engine's; many programs have a `-c` or `-m` of their own.
+_ENGINE_OPTION = re.compile(r"--[a-z]|-v ?\S+:|-e ?\w+=|-(?:it|ti|d|i|t)$")
 _MAX_WORDS = 12
 _MAX_COMMAND_LENGTH = 1000
 
@@ -133,6 +141,8 @@ def _state_container_run(builder: ClaimBuilder, wrapper: Wrapper) -> None:
     if words:
         text = " ".join(text_of(each) or known_prefix(each) or "?" for each in words)[:_MAX_COMMAND_LENGTH]
         builder.add("container_command", Known(text), words[0], " ".join(each.spelling for each in words))
+    if given.last("entrypoint") is None:
+        _state_option_behind_image(builder, wrapper, words)
     if wrapper.name in _HPC_ENGINES:
         _state_hpc_container(builder, wrapper)
         return
@@ -156,6 +166,20 @@ def _state_container_run(builder: ClaimBuilder, wrapper: Wrapper) -> None:
             builder.add("container_gpus", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
         builder.add("shm_mib", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
         builder.add("container_network", _UNKNOWN_OPTIONS, wrapper.word.span, spelling)
+
+
+def _state_option_behind_image(builder: ClaimBuilder, wrapper: Wrapper, words: Sequence[Word]) -> None:
+    """Add a claim about an option of the engine between the image and the program, which the engine takes for the
+    program itself.
+    """
+    behind = scan(words, WRAPPER_SYNTAX[wrapper.name].options)
+    if not behind.given or not _ENGINE_OPTION.match(behind.given[0].spelling):
+        return
+    first = behind.given[0]
+    program = " ".join((*(text_of(each) or known_prefix(each) for each in behind.rest[:1]), ""))
+    why = Unresolved("the entrypoint of the image may take it as its own option")
+    is_program = not behind.unknown and _PROGRAM.match(program) is not None
+    builder.add("option_behind_image", Known(first.spelling) if is_program else why, first)
 
 
 def _state_hpc_container(builder: ClaimBuilder, wrapper: Wrapper) -> None:
@@ -231,6 +255,45 @@ def _container_words(wrapper: Wrapper) -> tuple[Word, ...]:
         if wrapper.image is not None and word.span == wrapper.image.span:
             return tuple(words[index + 1 :][:_MAX_WORDS])
     return ()
+
+
+#: Wrappers that start the next word as a program, without a shell; those of containers may start it as an argument.
+_EXECUTORS = frozenset(
+    ("srun", "mpirun", "jsrun", "docker", "podman", "apptainer", "enroot", "shifter", "env", "timeout", "numactl")
+)
+#: Clients that start what comes after `--`.
+_REMOTE_CLIENTS = frozenset(("ray", "kubectl", "oc"))
+_COMMAND_IN_A_WORD = re.compile(rf"{_PROGRAM.pattern}\S")
+
+
+def state_quoted_commands(commands: Sequence[Command]) -> tuple[Claim, ...]:
+    """Return a claim about each word that holds a whole command line where a program is expected."""
+    claims: dict[Span, Claim] = {}
+    for command in commands:
+        stripped = strip_wrappers(command)
+        own = [wrapper for wrapper in stripped.wrappers if wrapper.command is command]
+        words = stripped.words
+        if program_name(words) in _REMOTE_CLIENTS:
+            at = next((index for index, word in enumerate(words) if text_of(word) == "--"), len(words))
+            words = words[at + 1 :]
+        elif own and own[-1].name not in _EXECUTORS:
+            continue
+        text = (text_of(words[0]) or known_prefix(words[0])) if words else ""
+        if not _COMMAND_IN_A_WORD.match(text) or not _is_quoted(words[0]):
+            continue
+        starter = own[-1].name if own else program_name(stripped.words) if words is not stripped.words else ""
+        is_container = bool(own) and own[-1].image is not None
+        if is_container and own[-1].scanned.last("entrypoint") is not None:
+            continue
+        builder = ClaimBuilder("container" if is_container and _starts_container(own[-1]) else starter or "shell")
+        claims[words[0].span] = builder.add("quoted_command", words[0].value, words[0].span, words[0].spelling)
+    return tuple(claims.values())
+
+
+def _is_quoted(word: Word) -> bool:
+    """Return whether a word is in quotes, so that the shell does not split the value of `$CMD`."""
+    span = word.span
+    return not word.spelling.startswith("$") or '"' in span.snippet[max(span.column - 2, 0) : span.column]
 
 
 #: Options of `pip install` and `conda install` that take the next word, from their own help (pip 25.0, conda 24.11).

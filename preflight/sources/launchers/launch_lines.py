@@ -36,6 +36,7 @@ from preflight.sources.launchers.launch_context import (
     state_containers,
     state_context,
     state_environment,
+    state_quoted_commands,
     state_task_counts,
     state_unread_variables,
     withheld_variable_claims,
@@ -176,6 +177,7 @@ def read_commands(
         numbers = {**result.numbers, line.line.launch_id: command.number}
         result = replace(result.joined(replace(reading, claims=())), numbers=numbers)
     claims.extend(state_containers(commands, scopes_by_word))
+    claims.extend(state_quoted_commands(commands))
     if any(launch.concurrent for launch in result.launches):
         claims.extend(state_waits(commands))
     if any(launch.launcher == "ray" for launch in result.launches):

@@ -55,6 +55,11 @@ _OPEN_MPI = re.compile(
     r"--?(?:g?mca|prtemca|pmixmca|x|allow-run-as-root|npernode|pernode|tag-output|report-bindings|oversubscribe)\b"
 )
 _HYDRA = re.compile(r"--?(?:genv|env|genvall|genvlist|ppn|perhost|f|hosts|iface|rmk|bootstrap|print-rank-map)\b")
+#: Names in paths and modules; foss, gompi and iimpi are toolchains of EasyBuild. The MPICH of Cray is another program.
+_FAMILIES = {
+    "openmpi": re.compile(r"[\s/_-](?:open-?mpi|ompi|hpcx|spectrum-mpi|gompi|foss)(?![a-z])"),
+    "mpich": re.compile(r"[\s/_-](?:impi|iimpi|intel[-_/]?(?:oneapi[-/])?mpi|mvapich2?|(?<!cray-)mpich)(?![a-z])"),
+}
 _PROGRAMS: dict[str, str] = toml.beside(__file__, "programs.toml")["mpi-implementations"]
 
 
@@ -114,7 +119,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
     """Add claims for tasks, hosts and slots, and what Open MPI's parameters set; yield the reference to the
     hostfile.
     """
-    _state_program(builder, scanned, word)
+    _state_program(builder, scanned, word, line)
     # The program that starts the tasks decides their number, whatever the allocation is.
     builder.add_setting("tasks", scanned.last("np"), as_int, strength=Strength.SCHEDULER)
     if (
@@ -156,11 +161,12 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
     yield from file_references(scanned.last("parameters"), MPI_PARAMETERS, line, tree)
 
 
-def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> None:
-    """Add claims about which MPI implementation it is, as far as its options show, and the claims that concern only
-    that one.
+def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchLine) -> None:
+    """Add claims about which MPI implementation it is, as far as its name, its path, the modules that the script loads
+    and its options show, and the claims that concern only that one.
     """
-    name = _PROGRAMS.get(posixpath.basename(text_of(word) or ""))
+    directory, _, program = (text_of(word) or "").rpartition("/")
+    name = _PROGRAMS.get(program) or _family_in(f"/{directory}") or _loaded_family(line)
     if name is None and any(_OPEN_MPI.match(given.spelling) for given in scanned.given):
         name = "openmpi"
     elif name is None and any(_HYDRA.match(given.spelling) for given in scanned.given):
@@ -186,6 +192,18 @@ def _state_program(builder: ClaimBuilder, scanned: ScannedLine, word: Word) -> N
         builder.add_setting("controller", scanned.last(f"use_{controller}"), _constant(controller))
 
 
+def _loaded_family(line: LaunchLine) -> str | None:
+    """Return the MPI implementation of the module loaded last; None if no module names one."""
+    families = [_family_in(text) for setup in line.command.prelude for text in texts(setup.value)]
+    return next((family for family in reversed(families) if family is not None), None)
+
+
+def _family_in(text: str) -> str | None:
+    """Return the MPI implementation that a path or a list of modules names; None if it names none, or several."""
+    found = {family for family, names in _FAMILIES.items() if names.search(text.lower())}
+    return found.pop() if len(found) == 1 else None
+
+
 def _passed_variables(scanned: ScannedLine) -> Value:
     """Return the variable names after every `-x`."""
     if scanned.incomplete:
@@ -206,11 +224,13 @@ def _constant(text: str) -> Callable[[Value], Value]:
 def _state_slots(builder: ClaimBuilder, hosts: GivenOption) -> None:
     """Add claims for the processes per host of `-H a:4,b:4` and `-H a,a,b,b`.
 
-    The meaning of a name that occurs once, without a number, differs between MPI implementations.
+    The meaning of a list in which each name occurs once, without a number, differs between MPI implementations. In a
+    list that counts slots for some hosts, mpirun gives the others one.
     """
     found = texts(hosts.value)
     names = found[0].split(",") if len(found) == 1 else []
-    if not names or not all(":" in part or names.count(part) > 1 for part in names[:_MAX_HOSTS]):
+    are_counted = [":" in part or names.count(part) > 1 for part in names[:_MAX_HOSTS]]
+    if not (any(are_counted) if builder.source == "mpirun" else names and all(are_counted)):
         return
     counts: dict[str, int] = {}
     try:

@@ -19,6 +19,7 @@ their defaults and their precedence:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from preflight._util.secret_names import is_secret
@@ -36,7 +37,7 @@ from preflight.model.job import (
     lift,
 )
 from preflight.model.job.value import SETTING_PREFIX, Symbol
-from preflight.sources.base import LaunchLine, Reading, Tree
+from preflight.sources.base import LaunchLine, Reading, SourceFile, Tree
 from preflight.sources.configs.hugging_face import (
     ACCELERATE_ROLE,
     EACH_MACHINE,
@@ -535,7 +536,14 @@ def read_deepspeed(line: LaunchLine, tree: Tree) -> Reading:
     state_options(builder, "deepspeed", scanned.last, line.words[0], hidden=scanned.incomplete)
     _state_defaults(builder, scanned, line)
     hostfile = file_references(scanned.last("hostfile"), "hostfile", line, tree)
+    script = tree.read(line.command.span.path)
+    if isinstance(script, SourceFile) and _WRITES_ENVIRONMENT.search(script.text):
+        builder.add("forwarded_variables", Unresolved("the script writes .deepspeed_env"), line.words[0])
     return program.reading(builder.claims, (*hostfile, *_environment(line, tree)))
+
+
+#: A script that writes the file of variables which deepspeed exports on every node, or names another one.
+_WRITES_ENVIRONMENT = re.compile(r"(?:>|\btee\b)[^\n|;]*\.deepspeed_env|\bDS_ENV_FILE=")
 
 
 def _state_defaults(builder: ClaimBuilder, scanned: ScannedLine, line: LaunchLine) -> None:

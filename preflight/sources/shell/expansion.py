@@ -281,6 +281,14 @@ def _literal_parts(document: Document, start: int, end: int, *, quoted: bool, es
     if start >= end:
         return []
     source = document.text
+    process_id = source.find("$$", start, end)
+    if process_id >= 0 and source[process_id - 1 : process_id] != "\\":
+        # The grammar leaves `$$` in the middle of a word to the text around it.
+        stop = process_id + 2
+        value = hole(Symbol.PROCESS_ID.value, document.place(process_id, stop), "$$")
+        before_parts = _literal_parts(document, start, process_id, quoted=quoted, escapes=escapes)
+        after_parts = _literal_parts(document, stop, end, quoted=quoted, escapes=escapes)
+        return [*before_parts, *_to_parts(value, quoted=quoted), *after_parts]
     if source.find("\\", start, end) < 0:
         return [_written_part(piece, quoted=quoted) for piece in document.slice(start, end)]
     parts: list[Part] = []
@@ -906,6 +914,8 @@ class _OutputReader:
             printed = program_output.printed_symbol(name, arguments, batch=state.batch)
             return None if printed is None else self.run_time_value(printed)
         simple = _SIMPLE.get(name)
+        if simple is Symbol.TIME and program_output.is_day(arguments):
+            return hole("the date of the run", self.place, self.spelling)
         if simple is not None:
             return self.run_time_value(simple)
         if name in program_output.PATH_PROGRAMS:

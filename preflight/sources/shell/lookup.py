@@ -98,7 +98,8 @@ def _special(state: State, name: str, place: Place, spelling: str) -> Text:
         if fields is None or any(item.many for item in fields):
             return hole(f"the number of arguments of {state.positional.owner}", place, spelling)
         return literal(str(len(fields)), place, spelling)
-    why = {"?": "the status of the last command", "$": "a process id", "!": "a process id"}.get(name, f"${name}")
+    process_id = Symbol.PROCESS_ID.value
+    why = {"?": "the status of the last command", "$": process_id, "!": process_id}.get(name, f"${name}")
     return hole(why, place, spelling)
 
 

@@ -265,6 +265,15 @@ def _resolved_address(arguments: Sequence[Field]) -> Symbol | None:
     return None
 
 
+_DAY_FORMAT = re.compile(r"\+(?:[^%]|%[-_0^#]?[aAbBCdDeFgGhjmuUVwWxyY])+")
+
+
+def is_day(arguments: Sequence[Field]) -> bool:
+    """Return whether `date` prints no more than the day, which the nodes of a job agree on."""
+    formats = [item.known for item in arguments if item.known is not None and item.known.startswith("+")]
+    return len(formats) == 1 and _DAY_FORMAT.fullmatch(formats[0] or "") is not None
+
+
 _CONVERSION = re.compile(r"%(%|0?\d{0,3}[sd])")
 _MAX_SEQUENCE = 2_000
 

@@ -106,6 +106,8 @@ class ShellSource:
                 *rejected_exports(file, scope),
                 *overwritten_exports(file, scope),
                 *blanks_in_assignments(script.commands, file, scope),
+                *cut_values(script.commands, scope),
+                *tested_gpus(file, scope),
                 *comments_in_commands(file, scope),
                 *produced_hostfiles(script, launches.references, scope),
                 *unset_placeholders(script.commands, file, tree, scope),
@@ -222,6 +224,42 @@ def blanks_in_assignments(commands: Iterable[Command], file: SourceFile, scope: 
         if not _is_in_heredoc(file.text, match.start()):
             span = Places(file.path, file.text).span(match.start("name"), match.end())
             yield Claim("blank_in_assignment", Known(match["name"]), span, match[0].strip(), "shell", scope)
+
+
+#: `test "$(nvidia-smi -L | wc -l)" -eq 8`
+_TESTED_GPUS = re.compile(r"nvidia-smi [^|\n]*\| *wc -l *\)\"? *(?:-eq|-ne|-lt|-ge|==|!=) *\"?(?P<count>\d+)\b")
+
+
+def tested_gpus(file: SourceFile, scope: Scope) -> Iterator[Claim]:
+    """Yield a claim for each number with which the script compares the GPUs of its host."""
+    for match in _TESTED_GPUS.finditer(file.text) if "nvidia-smi" in file.text else ():
+        span = Places(file.path, file.text).span(match.start(), match.end())
+        yield Claim("gpus_tested", Known(int(match["count"])), span, match[0], "shell", scope)
+
+
+#: `NAME=value;` or `NAME=value&` directly before the next word.
+_CUT_VALUE = re.compile(r"(?:^|[\s;&])(?P<name>[A-Za-z_]\w*)=(?P<value>[^\s;&|\"'()$`]+)[;&]$")
+_NUMBER = re.compile(r"\d+")
+
+
+def cut_values(commands: Iterable[Command], scope: Scope) -> Iterator[Claim]:
+    """Yield a claim for each list without quotes that a `;` or `&` ends: `NCCL_IB_HCA=mlx5_0:1;mlx5_3:1`.
+
+    The next word is the rest of the list if it looks like the part before it, except for numbers.
+    """
+    for command in commands:
+        at, word = command.span.column - 1, command.words[0].spelling if command.words else ""
+        match = _CUT_VALUE.search(command.span.snippet[:at])
+        if match is None or len(command.words) != 1:
+            continue
+        last = re.split(r"[,;&]", match["value"])[-1]
+        if _NUMBER.sub("0", last) != _NUMBER.sub("0", word) and not (last.startswith("/") and word.startswith("/")):
+            continue
+        start = at - len(match["value"]) - len(match["name"]) - 2
+        span = replace(command.span, column=start + 1)
+        spelling = command.span.snippet[start : at + len(word)]
+        claim = Claim("cut_value", Known(match["name"]), span, spelling, "shell", scope)
+        yield replace(claim, condition=command.condition)
 
 
 #: A line that goes on, comments below it, and a line of its own that the command was meant to have.

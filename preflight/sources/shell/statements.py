@@ -637,7 +637,7 @@ def _descendants(node: Node) -> Iterable[Node]:
 _LINE_END = re.compile(r"(?<!\\)\n")
 _ENVIRONMENT_SETUP = re.compile(
     r"(module|ml|spack|conda|mamba|micromamba|source|\.)\s+(load|add|use|swap|purge|activate)\b"
-    r"|ml\s+\S|(source|\.)\s+\S*(activate|conda\.sh|setvars\.sh|modules?(\.sh)?|lmod\S*|spack\S*)(\s|$)"
+    r"|ml\s+\S|(source|\.)\s+\S*(activate|conda\.sh|(set|mpi)?vars\.sh|modules?(\.sh)?|lmod\S*|spack\S*)(\s|$)"
     r"|eval\s.*(conda|mamba|modulecmd)"
 )
 #: Recursive calls of one function.

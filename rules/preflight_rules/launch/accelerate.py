@@ -114,9 +114,9 @@ def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdi
 
     Fix: Give the total: GPUs of a machine times machines.
 
-    Known limits: The number of GPUs comes from Slurm's options, CUDA_VISIBLE_DEVICES or gpu_ids. Only a launch that
-    would start nothing is an error; in a configuration that no launch names it is a warning, because the command line
-    may override it.
+    Known limits: The number of GPUs comes from Slurm's options, CUDA_VISIBLE_DEVICES, gpu_ids, or a script that tests
+    it (`test $(nvidia-smi -L | wc -l) -eq 8`). Only a launch that would start nothing is an error; in a configuration
+    that no launch names it is a warning, because the command line may override it.
     """
     setup = question.of
     world, machines = setup.claims("world_size"), setup.claims("nodes")
@@ -162,8 +162,8 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
     if machine_gpus is not None and counts_one_machine(total, count, machine_gpus[1]):
         return failed(
             setup.subject,
-            f"{statement}, so accelerate starts {per_machine} on each, but {placed(machine_gpus[0])} gives each"
-            f" {machine_gpus[1]} GPUs: this looks like the count of one machine.",
+            f"{statement}, so accelerate starts {per_machine} on each, but {placed(machine_gpus[0])} shows"
+            f" {machine_gpus[1]} GPUs on each: this looks like the count of one machine.",
             at=world,
             also=(*also, (machine_gpus[0], f"{machine_gpus[1]} GPUs")),
             remedy=remedy,
@@ -200,7 +200,8 @@ def _gpu_count_verdict(setup: Setup, world: Claim, machine_gpus: tuple[Claim, in
 def _machine_gpus(setup: Setup) -> tuple[Claim, int] | None:
     """Return the claim about the GPUs of one machine, and their number; None if unknown."""
     if setup.launch is not None:
-        visible = gpus(setup.job, setup.launch)
+        tested = [c for c in setup.job.about("gpus_tested") if c.span.path == setup.launch.span.path]
+        visible = gpus(setup.job, setup.launch) or ((tested[0].value, tuple(tested)) if len(tested) == 1 else None)
         counts = numbers(visible[0]) if visible is not None else ()
         return (visible[1][0], counts[0]) if visible is not None and len(counts) == 1 and counts[0] > 0 else None
     for claim in setup.claims("env.CUDA_VISIBLE_DEVICES"):

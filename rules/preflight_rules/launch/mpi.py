@@ -16,7 +16,7 @@ from preflight_rules.launches import SCHEDULERS, certainly_several
 
 #: Variables of communication libraries, which must be the same on all ranks.
 _LIBRARY_VARIABLES = re.compile(
-    r"env\.(?:(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH|PYTORCH|CUBLAS|NVTE|PADDLE|FLAGS|OMP|MKL|XLA|TF|HF|TRANSFORMERS)_\w+"
+    r"env\.(?:(?:NCCL|GLOO|UCX|FI|RCCL|HOROVOD|TORCH|PYTORCH|CUBLAS|NVTE|PADDLE|FLAGS|OMP|MKL|XLA|TF|HF|TRANSFORMERS|WANDB)_\w+"
     r"|CUDA_(?!HOME|PATH|ROOT)\w+|MASTER_ADDR|MASTER_PORT|LD_LIBRARY_PATH|PYTHONPATH)"
 )
 

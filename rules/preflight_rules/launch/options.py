@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from preflight.model.findings import Confidence, Fix, Severity
-from preflight.model.job import Claim, Job, Launch, NoteKind, Strength, is_whole_number, unparsed_number
+from preflight.model.job import Claim, Job, Launch, NoteKind, Strength, Unresolved, is_whole_number, unparsed_number
 from preflight.model.job.claim import distinct, job_value
 from preflight.model.job.job import SUBMISSION
 from preflight.model.job.value import numbers, texts
@@ -303,6 +303,14 @@ _LAUNCHER_LIKELY = {
     "accelerate": ("machine_rank", "mixed_precision"),
     "paddle": ("gpus", "devices", "nnodes", "master", "ips"),
 }
+#: Options of wrappers that hardly any program has.
+_WRAPPER_ONLY = {
+    "srun": (
+        *("ntasks_per_node", "cpus_per_task", "gres", "gpus_per_task", "gpus_per_node", "gpu_bind", "cpu_bind"),
+        *("kill_on_bad_exit", "container_image", "container_mounts", "nodelist"),
+    ),
+    "mpirun": ("mca", "map_by", "bind_to", "allow_run_as_root", "oversubscribe", "report_bindings"),
+}
 
 
 @rule(
@@ -316,7 +324,9 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     """A launcher option comes after the program, so the program gets it instead of the launcher.
 
     What it checks: Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`,
-    `--num_processes`) come before the program. An option that the program's own parser declares is the program's.
+    `--num_processes`), and those of srun and mpirun before it (`--gres`, `--mca`), come before the program. An option
+    that the program's own parser declares is the program's. Options of `docker run`, `podman run` and `apptainer exec`
+    come before the image.
 
     Why it matters: Everything after the program is passed to the program. The launcher uses its default (one process,
     one node), and the program stops at the option or ignores it.
@@ -326,9 +336,14 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
     Fix: Move it before the program.
 
     Known limits: If the program's own parser cannot be followed, only options that hardly any program has are reported.
+    An option between an image and no known program may be one of the image's entrypoint.
     """
+    for claim in job.about("option_behind_image"):
+        yield _behind_image_verdict(claim)
     for launch in job.launches:
         certain, possible = _LAUNCHER_ONLY.get(launch.launcher, ()), _LAUNCHER_LIKELY.get(launch.launcher, ())
+        of_wrappers = {name: wrapper for wrapper in launch.wrappers for name in _WRAPPER_ONLY.get(wrapper, ())}
+        certain = (*certain, *of_wrappers)
         if not launch.program or not (certain or possible):
             continue
         if any(claim.scope.launch == launch.id for claim in job.about("unknown_option", launch.scope)):
@@ -349,10 +364,11 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
         is_suite_program = "-c" in launch.arguments and re.search(r"(?:^|/)tools/\w+\.py$", launch.program) is not None
         certain_options = [text for text in options if declared or is_suite_program or _bare_name(text) in certain]
         if certain_options:
+            starter = of_wrappers.get(_bare_name(certain_options[0]), launch.launcher)
             yield failed(
                 launch.id,
-                f"`{certain_options[0]}` comes after `{launch.program}`, so the program gets it and {launch.launcher}"
-                " does not: the launcher uses its default.",
+                f"`{certain_options[0]}` comes after `{launch.program}`, so the program gets it and {starter} does not:"
+                f" {'the launcher' if starter == launch.launcher else starter} uses its default.",
                 at=launch,
                 also=((declared[0], "declares no such option"),) if declared else (),
                 remedy=f"Move `{certain_options[0]}` before `{launch.program}`.",
@@ -361,6 +377,19 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             yield unknown(launch.id, "cannot determine which options the program accepts", at=launch)
         else:
             yield passed(launch.id)
+
+
+def _behind_image_verdict(claim: Claim) -> Verdict:
+    subject = claim.scope.launch
+    if isinstance(claim.value, Unresolved):
+        return unknown(subject, f"{quoted(claim)} comes after the image: {claim.value.why}", at=claim)
+    return failed(
+        subject,
+        f"{quoted(claim)} comes after the image, so it is not an option of the engine: the container would run it as"
+        " its program.",
+        at=claim,
+        remedy=f"Move {quoted(claim)} before the image.",
+    )
 
 
 def _launcher_options(job: Job, launch: Launch) -> set[str]:

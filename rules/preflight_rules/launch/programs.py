@@ -112,6 +112,48 @@ def _program_after(launch: Launch) -> str | None:
     return next((word for word in words if word is not None and word.endswith(".py")), None)
 
 
+@rule(
+    "LCH025", "command-line-in-one-word", severity=Severity.ERROR, otherwise="no command line is in quotes as a program"
+)
+def command_line_in_one_word(job: Job) -> Iterator[Verdict]:
+    """A whole command line is in quotes where the name of a program is expected.
+
+    What it checks: The program that srun, mpirun, a container engine, `kubectl exec` or `ray job submit` starts is one
+    word without arguments, and so is the script of torchrun and similar launchers.
+
+    Why it matters: No shell splits the word again. `python train.py --lr 1` is searched for as the name of one program:
+    "No such file or directory", "not found".
+
+    Example: `ray job submit -- "python train.py --lr 1"`.
+
+    Fix: Remove the quotes around the command line, or write `bash -c "..."`.
+
+    Known limits: An image whose entrypoint is a shell with `-c` takes the word as a command, so `docker run` gets a
+    warning. Words that ssh, pdsh and `bash -c` pass to a shell are not judged.
+    """
+    for claim in job.about("quoted_command"):
+        starter = f"the {claim.source}" if claim.source in ("shell", "container") else claim.source
+        yield failed(
+            f"{claim.span.path}:{claim.span.line}",
+            f"`{claim.spelling}` is one word, so {starter} looks for a program of this name.",
+            at=claim,
+            remedy="Remove the quotes around the command line.",
+            severity=Severity.WARNING if claim.source == "container" else None,
+        )
+    for launch in job.launches:
+        if launch.launcher not in _PYTHON_LAUNCHERS or not launch.program:
+            continue
+        if re.match(r"\S+\.py\s+\S", launch.program) is None:
+            yield passed(launch.id)
+            continue
+        yield failed(
+            launch.id,
+            f"`{launch.program}` is one word, so each process looks for a file of this name.",
+            at=launch,
+            remedy="Remove the quotes around the program and its arguments.",
+        )
+
+
 @rule("LCH021", "blank-after-backslash", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_after_backslash(job: Job) -> Iterator[Verdict]:
     """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.

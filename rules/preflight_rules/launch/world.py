@@ -375,6 +375,9 @@ def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     hosts = [value for c in job.setting("hosts", launch.scope) for value in c.alternatives]
     if len(hosts) != 1 or not isinstance(hosts[0], tuple) or len(hosts[0]) != len(slots):
         return None
+    bare_hosts = [str(c.scope.node) for c in slots if _has_one_slot_in_a_list_with_slots(c)]
+    if bare_hosts and any(claim.source in SCHEDULERS for claim in job.claims):
+        return None
     if undecided_verdict := undecided(launch.id, (*tasks, *slots), launch):
         return undecided_verdict
     requested = numbers(job_value(tasks))
@@ -391,11 +394,19 @@ def _hostfile_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
     return failed(
         launch.id,
         f"{quoted(tasks[0])} requests {counted(min(requested), 'process', 'processes')}, but {slots_text} has"
-        f" {counted(available, 'slot')}: {stops}.",
+        f" {counted(available, 'slot')}{', because a host without a number has one' if bare_hosts else ''}: {stops}.",
         at=tasks[0],
         also=tuple((c, "slots") for c in (slots[:1] if is_one_list else slots[:8])),
-        remedy=f"Request at most {available} processes, or raise the slots in {slots_text}.",
+        remedy=f"Write the slots of {bare_hosts[0]}, as in {bare_hosts[0]}:{max(numbers(slots[0].value))}."
+        if bare_hosts
+        else f"Request at most {available} processes, or raise the slots in {slots_text}.",
     )
+
+
+def _has_one_slot_in_a_list_with_slots(slots: Claim) -> bool:
+    """Return whether the host of a claim is one of `-H a:4,b` that has no number; a batch system may give it more."""
+    names = re.split(r"[\s,=]+", slots.spelling)
+    return slots.source == "mpirun" and names.count(str(slots.scope.node)) == 1
 
 
 def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:

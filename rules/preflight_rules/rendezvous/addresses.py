@@ -703,19 +703,20 @@ def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node, or every task, chooses its own random port for the common rendezvous.
 
     What it checks: If a shell runs on each node or in each task, its master port, endpoint and id of the rendezvous do
-    not come from `$RANDOM`, `uuidgen`, the time or a search for a free port.
+    not come from `$RANDOM`, `uuidgen`, `mktemp`, `$$`, the time or a search for a free port, and the id not from the
+    name or index of the node.
 
-    Why it matters: The nodes connect to different ports. Only the master's own ranks find each other; the rest wait
-    until the rendezvous times out.
+    Why it matters: The nodes connect to different ports, or wait for nodes with their own id. Only the master's own
+    ranks find each other; the rest wait until the rendezvous times out.
 
     Example: `srun bash -c 'torchrun --nnodes=2 --master_port=$((20000 + RANDOM % 1000)) ...'`.
 
     Fix: Choose the port once, in the batch script before srun, and export it; or derive it from the job id, which is
     the same everywhere: `$((20000 + SLURM_JOB_ID % 10000))`.
 
-    Known limits: A script that is started manually on each node (it takes its node rank from the caller) gives a
-    warning, because a wrapper around it may set the port. So do tasks without a rank, and a function whose name
-    suggests a search for a free port.
+    Known limits: A script that is started manually on each node (no line of the job starts it, or it takes its node
+    rank from the caller) gives a warning, because a wrapper around it may set the port. So do tasks without a rank, and
+    a function whose name suggests a search for a free port.
     """
     for launch in job.launches:
         nodes, node_claims = nodes_spanned(job, launch)
@@ -740,24 +741,41 @@ def _random_port(job: Job, launch: Launch) -> Claim | None:
     """
     for quantity in _PORT_QUANTITIES:
         for claim in job.setting(quantity, launch.scope):
-            if _is_random(claim):
+            if _is_random(claim, quantity=quantity):
                 return claim
     return None
 
 
-#: Expressions that draw a number or look for a free port, and names of such functions.
-_RANDOM_EXPRESSIONS = re.compile(
-    r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\bshuf\b|\buuid(?:gen)?\b|\bdate\b|\bsocket\b|random|(?:free|find|get|open|unused)\w*port"
+_DRAWS = (
+    r"\bS?RANDOM\b|\b(?:EPOCH)?SECONDS\b|\$\$|\bBASHPID\b|\bshuf\b|\buuid(?:gen)?\b|\bmktemp\b|\bdate\b|\bsocket\b"
+    r"|\bopenssl rand\b|random"
 )
+#: Expressions that draw a number or look for a free port, and names of such functions.
+_RANDOM_EXPRESSIONS = re.compile(rf"{_DRAWS}|(?:free|find|get|open|unused)\w*port")
+#: Programs whose output, as the reason of an unresolved value names them, is drawn for certain.
+_DRAWING_PROGRAMS = re.compile(_DRAWS)
+#: Expressions for the name or index of the node: harmless in a port, but each node then has a rendezvous id of its own.
+_OWN_NAMES = re.compile(r"\bhostname\b|\buname -n\b|\bHOST(?:NAME)?\b|\bSLURM_(?:NODEID|PROCID)\b|\bSLURMD_NODENAME\b")
+_OWN_SYMBOLS = frozenset((Symbol.THIS_HOST, Symbol.THIS_ADDRESS, Symbol.NODE_RANK, Symbol.PROCESS_RANK))
 _FUNCTION_OUTPUT = re.compile(r"the output of `\w+`")
 
 
-def _is_random(claim: Claim) -> bool:
-    """Return whether a value is a random number, the time, or the output of a search for a free port."""
-    if symbols_in(claim.value) & {Symbol.RANDOM_NUMBER, Symbol.TIME}:
+def _is_random(claim: Claim, *, quantity: str) -> bool:
+    """Return whether a value is a random number, a process id, the time, or the output of a search for a free port."""
+    symbols = symbols_in(claim.value)
+    if symbols & {Symbol.RANDOM_NUMBER, Symbol.TIME, Symbol.PROCESS_ID}:
         return True
-    is_output = isinstance(claim.value, Unresolved) and claim.value.why.startswith("the output of")
-    return is_output and _RANDOM_EXPRESSIONS.search(claim.spelling) is not None
+    if quantity == "rendezvous_id" and symbols & _OWN_SYMBOLS and not is_expanded_in_script(claim.value):
+        return True
+    if not isinstance(claim.value, Unresolved) or not claim.value.why.startswith("the output of"):
+        return False
+    return bool(_RANDOM_EXPRESSIONS.search(claim.spelling) or _DRAWING_PROGRAMS.search(claim.value.why))
+
+
+def _is_drawn_in(claim: Claim, *, quantity: str) -> bool:
+    """Return whether the text of a claim is itself the expression that differs on each node."""
+    is_own = quantity == "rendezvous_id" and _OWN_NAMES.search(claim.spelling) is not None
+    return is_own or _RANDOM_EXPRESSIONS.search(claim.spelling) is not None
 
 
 #: Commands, as written, that start a command on each node or in each task.
@@ -771,14 +789,14 @@ _ESCAPED = re.compile(r"^[^$]*\\\$")
 
 def _draw_span(job: Job, launch: Launch, claim: Claim) -> Span | None:
     """Return where a random value is drawn, by a claim or by a variable in it; None if unknown."""
-    if _RANDOM_EXPRESSIONS.search(claim.spelling) is not None:
+    if _is_drawn_in(claim, quantity=claim.quantity):
         return claim.span
     names = re.findall(r"\$\{?([A-Za-z_]\w*)", claim.spelling)
     setters = [setter for name in names for setter in job.about(f"env.{name}", launch.scope)]
     spans = (
         setter.span
         for setter in setters
-        if _is_random(setter) and _RANDOM_EXPRESSIONS.search(setter.spelling) is not None
+        if _is_random(setter, quantity=claim.quantity) and _is_drawn_in(setter, quantity=claim.quantity)
     )
     # A script sets a variable itself if it does not get it from the environment.
     is_own = bool(names) and not setters and bool(launch.started_at) and launch.started_at[0].path != claim.span.path
@@ -839,7 +857,9 @@ def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, cou
     is_per_node = _is_drawn_per_node(job, launch, random_port)
     is_per_node = is_evaluated_on_each_node(launch) if is_per_node is None else is_per_node
     ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.DEFAULT]
-    is_manual = not SPREADING_WRAPPERS.intersection(launch.wrappers) and bool(ranks)
+    is_manual = not SPREADING_WRAPPERS.intersection(launch.wrappers) and (
+        bool(ranks) or _is_started_by_no_line(job, launch, random_port)
+    )
     if is_per_node is None and not is_manual:
         return unknown(
             launch.id, f"cannot determine whether {quoted(random_port)} is drawn once or on each node", at=random_port
@@ -854,6 +874,18 @@ def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, cou
         remedy="Draw it once before the nodes are started, or derive it from the job id.",
         severity=Severity.WARNING if is_manual else None,
         waits_at="rendezvous",
+    )
+
+
+def _is_started_by_no_line(job: Job, launch: Launch, random_port: Claim) -> bool:
+    """Return whether a script draws the value and starts the agent of its node, and nothing else starts the script."""
+    span = _draw_span(job, launch, random_port)
+    only_first = any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope))
+    return (
+        SUBMISSION not in launch.wrappers
+        and not launch.started_at
+        and not only_first
+        and (span is None or span.path == launch.span.path)
     )
 
 

@@ -383,31 +383,39 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule("ENV027", "blank-beside-equals-sign", severity=Severity.ERROR, otherwise="the job has no launch line")
-def blank_beside_equals_sign(job: Job) -> Iterator[Verdict]:
-    """A line that should set a variable has a blank next to the equals sign.
+@rule("ENV027", "assignment-split-by-shell", severity=Severity.ERROR, otherwise="the job has no launch line")
+def assignment_split_by_shell(job: Job) -> Iterator[Verdict]:
+    """A line that should set a variable is split at a blank or semicolon, and sets nothing or only a part.
 
-    What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`.
+    What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`; also lists without
+    quotes with a `;` or `&` between their items, in the script and in files that it sources, which is a warning.
 
     Why it matters: The shell reads the first as a command called NAME, which it does not find, and the second as an
-    empty value and another name. The variable stays empty, and the launch line loses its value or its option.
+    empty value and another name. The variable stays empty, and the launch line loses its value or its option. Of a list
+    only the first item is set; the others are run as commands.
 
-    Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`.
+    Example: `NPROC = 8` and `torchrun --nproc_per_node=$NPROC train.py`; `export NCCL_IB_HCA=mlx5_0:1;mlx5_3:1`.
 
-    Fix: `NPROC=8`.
+    Fix: `NPROC=8`; `export NCCL_IB_HCA=mlx5_0:1,mlx5_3:1`.
 
-    Known limits: `NAME= command` runs a command with an empty variable, which may be intended, and is not reported.
+    Known limits: `NAME= command` runs a command with an empty variable, which may be intended, and is not reported. A
+    word after `;` is part of the list if it differs from the item before only in its numbers, or if both are paths.
     """
-    assignments = distinct(job.about("blank_in_assignment"))
+    assignments = distinct((*job.about("blank_in_assignment"), *job.about("cut_value")))
     if not assignments and job.launches:
         yield passed(job.name)
     for claim in assignments:
         (name,) = texts(claim.value) or ("",)
+        is_list = claim.quantity == "cut_value"
         yield undecided(claim.span.path, (claim,)) or failed(
             claim.span.path,
-            f"{quoted(claim)} does not set {name}: an assignment has no blanks around the equals sign.",
+            f"`{claim.spelling}` sets only the first item of {name}: the shell ends the value at the separator and runs"
+            " the rest as a command."
+            if is_list
+            else f"{quoted(claim)} does not set {name}: an assignment has no blanks around the equals sign.",
             at=claim,
-            remedy=f"Write {name}=VALUE.",
+            remedy="Separate the items by commas, or put the value in quotes." if is_list else f"Write {name}=VALUE.",
+            severity=Severity.WARNING if is_list else None,
         )
 
 
@@ -434,10 +442,12 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
     CUDA_VISIBLE_DEVICES ...) are exported or precede the command. They are neither assigned on their own line
     and used nowhere else, nor written among the arguments. Variables that a launch in `bash -c '...'` needs are
-    exported.
+    exported. What a script exports for Hugging Face, Weights & Biases, torch and similar libraries is in
+    `.deepspeed_env` if deepspeed starts the ranks on several hosts.
 
     Why it matters: The shell keeps the value to itself. The program runs with its default: one process, all GPUs,
-    another port.
+    another port. deepspeed passes only variables with the prefixes NCCL, PYTHON, MLFLOW, MV2 and UCX to other hosts, so
+    ranks there download a model again, or write a cache elsewhere.
 
     Example: `NPROC_PER_NODE=8` on its own line, and `swift sft ...` below it.
 
@@ -446,9 +456,12 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     Known limits: Assigning a variable that the script's environment already has keeps it exported. A script
     that names the variable a second time may pass it on, and is not judged. Ranks and their number are not judged where
     only launchers that set them start programs. Variables that `srun --export=NAME,...` without ALL withholds are
-    judged if a script reads them as `os.environ["NAME"]` outside of branches.
+    judged if a script reads them as `os.environ["NAME"]` outside of branches. The shells of other hosts may set what
+    deepspeed does not pass on.
     """
     yield from _withheld_verdicts(job)
+    for launch in job.launches:
+        yield from _deepspeed_verdicts(job, launch)
     for claim in distinct((*job.about("unexported_variable"), *job.about("variable_as_argument"))):
         (name,) = texts(claim.value) or ("",)
         if name in _SET_BY_LAUNCHERS and _is_set_by_launchers(job, claim):
@@ -479,6 +492,49 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             if as_argument
             else f"Write `export {claim.spelling}`, or put it before the command on one line.",
         )
+
+
+#: Variables of libraries that ranks need on every host, and that deepspeed does not pass on by itself.
+_LEFT_BY_DEEPSPEED = re.compile(
+    r"env\.(?:HF|HUGGINGFACE|HUGGING_FACE|TRANSFORMERS|DATASETS|DIFFUSERS|WANDB|TORCH|PYTORCH|GLOO|FI|TRITON_CACHE)_?\w+"
+)
+#: Launchers of deepspeed that pass on prefixes; Slurm's srun passes the whole environment on.
+_PASSING_PREFIXES = frozenset(("pdsh", "openmpi", "mpich", "impi", "mvapich"))
+
+
+def _deepspeed_verdicts(job: Job, launch: Launch) -> Iterator[Verdict]:
+    """Yield the verdicts on variables that the script exports and deepspeed does not pass on to other hosts."""
+    launchers = texts(job_value(job.setting("multinode_launcher", launch.scope))) or ("pdsh",)
+    nodes, hosts = job.setting("nodes", launch.scope), job.setting("hosts", launch.scope)
+    if (
+        launch.launcher != "deepspeed"
+        or not hosts
+        or not certainly_several(job_value(nodes))
+        or not _PASSING_PREFIXES.issuperset(launchers)
+        or job.setting("each_node_itself", launch.scope)
+    ):
+        return
+    # A file or a program that sets the variable sets it for the ranks of every host.
+    claims = [c for c in job.environment(launch.scope) if _LEFT_BY_DEEPSPEED.fullmatch(c.quantity)]
+    exported = [c for c in claims if c.span.path == launch.span.path and c.source == "environment" and not c.condition]
+    set_elsewhere = {c.quantity for c in job.claims if c.span.path.endswith((".deepspeed_env", ".py"))}
+    left = [claim for claim in exported if claim.quantity not in set_elsewhere]
+    forwarded = job.setting("forwarded_variables", launch.scope)
+    if left and forwarded:
+        yield undecided(launch.id, forwarded, launch) or passed(launch.id)
+        return
+    for claim in left[:3]:
+        name = claim.quantity.removeprefix(_PREFIX)
+        yield failed(
+            launch.id,
+            f"{placed(claim)} is exported here only: deepspeed does not pass {name} to the other hosts of"
+            f" {placed(hosts[0])}.",
+            at=claim,
+            also=((hosts[0], "other hosts"),),
+            remedy=f"Write `{claim.spelling}` into .deepspeed_env.",
+        )
+    if exported and not left:
+        yield passed(launch.id)
 
 
 def _withheld_verdicts(job: Job) -> Iterator[Verdict]:

@@ -310,12 +310,13 @@ _TASK_PATTERNS = ("%a", "%A", "%j", "%J", "%x_%a")
 
 #: An array of one task: `0`, `3-3`.
 _ONE_TASK = re.compile(r"(\d+)(?:-\1)?(?:%\d+)?")
+_ONE_AT_A_TIME = re.compile(r"%1$")
 
 
 def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
     """Return whether several array tasks may run at once; `%1` after the range, or an array of `0`, allows one."""
     array_ranges = texts(job_value(stated.settings[0])) or ("",)
-    return not all("%1" in text or _ONE_TASK.fullmatch(text) for text in array_ranges)
+    return not all(_ONE_AT_A_TIME.search(text) or _ONE_TASK.fullmatch(text) for text in array_ranges)
 
 
 @rule(
@@ -358,22 +359,27 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
 
 @rule("SLU012", "array-tasks-share-an-output-file", severity=Severity.WARNING)
 def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
-    """All tasks of a job array write to one file.
+    """All tasks of a job array write to one file or folder of checkpoints.
 
-    What it checks: With `--array`, the pattern of `--output` contains %a, %A or %j.
+    What it checks: With `--array`, the pattern of `--output` contains %a, %A or %j. Where tasks may run at once and a
+    launch resumes from what it saved, its folder of checkpoints depends on the array's index.
 
     Why it matters: Each task that starts truncates the file, and the lines of tasks that run at the same time are
-    interleaved.
+    interleaved. Tasks with one folder of checkpoints overwrite each other's, and resume from another task's.
 
     Example: `#SBATCH --array=0-7 --output=train.log`.
 
-    Fix: `--output=train_%A_%a.log`.
+    Fix: `--output=train_%A_%a.log`; `--ckpt-dir=ckpt/$SLURM_ARRAY_TASK_ID`.
 
-    Known limits: With `--open-mode=append` lines are only interleaved, not lost, and the finding is informational.
+    Known limits: With `--open-mode=append` lines are only interleaved, not lost, and the finding is informational. A
+    folder is not judged if the program or another argument may put the index into the path.
     """
     arrays, outputs = job.about("job_array"), job.about("output_file")
+    folder_verdicts = [verdict for launch in job.launches if (verdict := _shared_folder_verdict(job, launch))]
+    yield from folder_verdicts
     if not arrays or not outputs:
-        yield not_applicable(job.name, "no job array names its output file")
+        if not folder_verdicts:
+            yield not_applicable(job.name, "no job array names its output file")
         return
     verdict = undecided(job.name, (arrays[0], outputs[0]))
     patterns = texts(outputs[0].value)
@@ -399,6 +405,51 @@ def array_tasks_share_an_output_file(job: Job) -> Iterator[Verdict]:
             severity=Severity.INFO if appends else None,
         )
     yield verdict or passed(job.name)
+
+
+#: Options for the folder that checkpoints are written to, those that resume from it, and those that name the run.
+_FOLDER = re.compile(r"--(?:output|out|save|ckpt|checkpoints?|work|run|result|exp)s?(?:[-_](?:dir|path|folder))?")
+_RESUMES = re.compile(r"--(?:auto[-_]?)?(?:resume|continue)(?!.*(?:no|false)$)[\w-]*", re.IGNORECASE)
+_NAMES_RUN = re.compile(r"--\w*(?:name|tag|suffix|run|id|index|task|trial|group|exp)[\w-]*")
+
+
+def _shared_folder_verdict(job: Job, launch: Launch) -> Verdict | None:
+    """Return the verdict on the folder that a launch of a job array saves to and resumes from; None if it has none."""
+    arrays, arguments = job.setting("job_array", launch.scope), launch.arguments
+    if not arrays or not any(text and _RESUMES.match(text) for text in arguments):
+        return None
+    words = [(text or "").partition("=") for text in arguments]
+    folder_options = [(at, name, value) for at, (name, _, value) in enumerate(words) if _FOLDER.fullmatch(name)]
+    if not folder_options:
+        return None
+    at, name, value = folder_options[0]
+    path = value or (arguments[at + 1] if at + 1 < len(arguments) else None)
+    ranges = texts(job_value(arrays))
+    if not path or not ranges:
+        return unknown(launch.id, f"what {name} is in each task of the array is unknown", at=launch)
+    if all(_ONE_AT_A_TIME.search(text) or _ONE_TASK.fullmatch(text) for text in ranges):
+        return passed(launch.id)
+    reads_index = any(
+        "ARRAY" in text and claim.span.path != launch.span.path
+        for claim in job.about("variable_read", launch.scope)
+        for text in texts(claim.value)
+    )
+    is_named = any(
+        _NAMES_RUN.fullmatch(option) and (text or (arguments[i + 1] if i + 1 < len(arguments) else "")) is None
+        for i, (option, _, text) in enumerate(words)
+        if i != at
+    )
+    if reads_index or is_named or path.startswith("-"):
+        return unknown(launch.id, "the program may put the index of the task into the path", at=launch)
+    return failed(
+        launch.id,
+        f"`{name} {path}` is the same in all tasks of {placed(arrays[0])}, which run at once: they overwrite each"
+        " other's checkpoints and resume from them.",
+        at=launch,
+        also=((arrays[0], "the array"),),
+        remedy="Put $SLURM_ARRAY_TASK_ID into the path.",
+        confidence=Confidence.MEDIUM,
+    )
 
 
 @rule(
