@@ -47,15 +47,15 @@ class Answer:
     rules: frozenset[str]
 
 
-def jobs(above: Path, more: Path | None, recordings: Path | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield every job with the arguments that judge it; jobs from tables of cases are written below `above`."""
+def jobs(scratch: Path, more: Path | None, recordings: Path | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield each job's name and the arguments that judge it; jobs from tables of cases are written to `scratch`."""
     for table in sorted((ROOT / "tests" / "rules" / "cases").glob("*.toml")):
         for name, row in toml.load(table).items():
-            yield from _written(above / "cases" / table.stem / name, row)
+            yield from _written(scratch / "cases" / table.stem / name, row)
     for table in sorted((ROOT / "tests" / "incidents").rglob("*.toml")):
         for number, row in enumerate(toml.load(table).get("incident", ())):
             for key in ("files", "repaired"):
-                yield from _written(above / "incidents" / table.stem / f"{number}-{key}", row.get(key, {}))
+                yield from _written(scratch / "incidents" / table.stem / f"{number}-{key}", row.get(key, {}))
     folders = [*(ROOT / "examples").iterdir(), *(more.iterdir() if more is not None else ())]
     for folder in sorted(folders):
         if folder.is_dir():

@@ -42,7 +42,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's equal results of connecting to another's port: the first at `since_s`, the last at `at_s`."""
+    """Consecutive attempts of a member to connect to another's port, with the same result: first `since_s`, last
+    `at_s`.
+    """
 
     result: str
     error: str

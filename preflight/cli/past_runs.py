@@ -79,7 +79,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check became unknown.")
 @click.option("-v", "--verbose", count=True, help="List everything that drifted or became unknown.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is worse, and the last line.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only what is worse and the summary line.")
 @options.COLOR
 @options.PLUGIN
 def diff(

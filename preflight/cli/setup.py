@@ -47,7 +47,7 @@ FORMATS = ("text", "json")
     help="Time limit for each item.",
 )
 @options.output("the result as text (default) or json")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is missing, and the last line.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only missing items and the summary line.")
 @options.COLOR
 def doctor(
     hosts: str,

@@ -381,7 +381,7 @@ class GitLab:
         project = environment.get("CI_MERGE_REQUEST_PROJECT_ID", "")
         number = environment.get("CI_MERGE_REQUEST_IID", "")
         if not _NUMBER.match(project) or not _NUMBER.match(number):
-            raise PlatformError("this pipeline is not about a merge request; run it for merge_request_event")
+            raise PlatformError("this is not a merge request pipeline; run it on merge_request_event")
         self.base = _commit(environment.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"))
         self.head = ""
         self._notes = f"/projects/{project}/merge_requests/{number}/notes"

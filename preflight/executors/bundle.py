@@ -102,10 +102,11 @@ def pack(
     """Return a bundle in the form that the loader unpacks: a length, that many bytes of JSON, and an appendix of
     compressed parts.
 
-    `modules` are names; those in `packages` contain others, and those below `ready` may be imported by an agent before
-    it forks. `packed` gives the position of the sources in the appendix: together under an empty name, and separately
-    those of `singles`, which are rarely needed, and of the bootstrap. Compiling its imports costs a node as much as
-    starting, so there is `compiled` code for nodes whose Python has the `magic` number of this one.
+    The JSON has `modules`, their names; `packages`, the names of those that contain others; `ready`, prefixes of
+    modules that an agent may import before it forks; `packed`, the positions in the appendix of all sources (under an
+    empty name), of each of the rarely needed `singles`, and of the bootstrap; and `compiled`, the positions of bytecode
+    for nodes whose Python has the same `magic` number, because compiling the imports takes a node as long as starting
+    Python.
     """
     appendix = bytearray()
 

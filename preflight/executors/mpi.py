@@ -89,7 +89,9 @@ class MpiExecutor(Executor):
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError."""
+        """Return the nodes of the batch system's job; None outside a job, or if the user named the nodes. Raises
+        ExecutorError.
+        """
         await self._find()
         if request.named_nodes:
             return None

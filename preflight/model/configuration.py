@@ -203,9 +203,9 @@ class RunOptions:
         """Return the maximum number of seconds of a run after the nodes are found, for up to six rounds of links."""
         return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
 
-    def stages(self, verb: str) -> tuple[str, ...]:
+    def stages(self, command: str) -> tuple[str, ...]:
         """Return the stages of a run of this command, in order."""
-        return ("node", SMOKE) if verb == SMOKE else STAGES[: STAGES.index(self.until) + 1]
+        return ("node", SMOKE) if command == SMOKE else STAGES[: STAGES.index(self.until) + 1]
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:

@@ -143,10 +143,11 @@ class Origin:
     """The source of the list of nodes, and the reason for the choice of executor.
 
     Args:
-        source: `hosts` or `hostfile` for a list of the user, `executor` for an allocation or a cluster, or `job`.
-        words: a description with the spelling: `--hosts node[1-4]`, `Slurm job 71 (SLURM_JOB_NODELIST)`.
+        source: `hosts` or `hostfile` if the user listed the nodes, `executor` for an allocation or a cluster, or `job`.
+        words: the source as the user wrote it, or as it is shown: `--hosts node[1-4]`, `Slurm job 71
+            (SLURM_JOB_NODELIST)`.
         because: the reason for the choice of the executor: `--on slurm`, `SLURM_JOB_ID=71 is set`.
-        problem: the reason why there are no nodes; empty if there are some.
+        problem: why there are no nodes; empty if there are some.
         problem_kind: the kind of the problem, as for a node.
         detail: the raw evidence of the problem.
         notes: the executor's messages about all nodes.

@@ -197,7 +197,7 @@ def _listed_devices(item: Plain) -> int:
     if listed is not None or "," in text:
         return len([part for part in (listed[1] if listed else text).split(",") if part.strip()])
     if not is_whole_number(text):
-        raise ValueError(f"{text}: as many processes as the node has devices")
+        raise ValueError(f"{text} starts one process per device, and the number of devices is unknown")
     return int(text)
 
 

@@ -165,8 +165,10 @@ class JsonLines:
 
     def _take(self) -> None:
         part = self.connection.recv(MAX_BYTES)
-        if not part or len(self._received) + len(part) > 4 * MAX_BYTES:
+        if not part:
             raise ConnectionError("connection closed by peer")
+        if len(self._received) + len(part) > 4 * MAX_BYTES:
+            raise ConnectionError(f"a line exceeds {4 * MAX_BYTES} bytes")
         self._received += part
 
     def _next(self) -> dict[str, Any]:

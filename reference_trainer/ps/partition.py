@@ -100,7 +100,7 @@ def assign_by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def assign_by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """Return each server's blocks: by size, each goes to the least loaded server, of equal ones to the first."""
+    """Return each server's blocks: largest first, each goes to the least loaded server; ties go to the first."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for block in sorted(blocks, key=lambda block: (-block.elements, block.parameter, block.index)):

@@ -10,9 +10,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight_rules.launches import certainly_several, nodes_spanned
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 from preflight_rules.rendezvous.addresses import address_claims
 
 #: Words in an image name for a build with or without accelerator support.
@@ -380,8 +380,10 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         node_count, _ = nodes_spanned(job, launch)
         if devices or privileged:
             yield passed(scope.launch)
+        elif certainly_one(node_count):
+            yield not_applicable(scope.launch, "the launch uses one node")
         elif not certainly_several(node_count):
-            yield unknown(scope.launch, "the number of nodes is unknown or 1", at=requests[0])
+            yield unknown(scope.launch, "the launch may use only one node", at=requests[0])
         elif unresolved:
             yield unknown(scope.launch, f"{quoted(claim)} has options that may give it the devices", at=claim)
         else:

@@ -194,7 +194,7 @@ def test_without_a_pull_request(changes: dict[str, str], why: str) -> None:
 def test_without_a_merge_request() -> None:
     with pytest.raises(PlatformError, match="PREFLIGHT_COMMENT_TOKEN is not set"):
         GitLab({})
-    with pytest.raises(PlatformError, match="not about a merge request"):
+    with pytest.raises(PlatformError, match="not a merge request pipeline"):
         GitLab({"PREFLIGHT_COMMENT_TOKEN": "x", "CI_MERGE_REQUEST_IID": "1/../2", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
 
 

@@ -97,10 +97,10 @@ def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
         **{id(cell): _NO_CARRIER for cell in known.no_carrier},
         **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
     }
-    return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
+    return found | {pair: _direction_of(cells, inconclusive) for pair, cells in by_pair.items()}
 
 
-def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
+def _direction_of(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
     if all(cell.result.status == "ok" for cell in cells):
         return _OPEN
     bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in inconclusive]

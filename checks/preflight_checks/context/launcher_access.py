@@ -144,7 +144,8 @@ def _login_finding(
     elsewhere = "" if certain else f" Started from another machine, {by} needs these logins from there."
     return failed(
         f"logins from {first.name} to {fold(nodes)}",
-        f"{by} logs in from {first.name} to {fold(nodes)}, which fails without a prompt: {problem}.{elsewhere}",
+        f"{by} must log in from {first.name} to {fold(nodes)} without a password prompt, and that fails: {problem}."
+        f"{elsewhere}",
         at=Evidence(
             "ssh", failing[0].said or problem, "it runs `true`", f"ssh -o BatchMode=yes {target} true", first.name
         ),

@@ -602,7 +602,7 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not seen:
         yield not_applicable("RDMA writes", "no two nodes have RDMA ports that are active")
         return
-    rails = _measured(job, facts)
+    rails = _measured_rails(job, facts)
     for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
     slow = [rail for rail in rails if rail.is_slow]
@@ -619,7 +619,7 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _measured(job: Job, facts: Facts) -> list[Rail]:
+def _measured_rails(job: Job, facts: Facts) -> list[Rail]:
     rates = {
         (node, port.name): port.port.rate_gbps for node, found in ports_by_node(job, facts).items() for port in found
     }

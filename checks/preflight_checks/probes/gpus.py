@@ -83,11 +83,11 @@ def report_device(nvml: Any, index: int, send: Send) -> None:
         reader.call("nvmlInit")
         handle = reader.call("nvmlDeviceGetHandleByIndex", index)
         send({"name": decode_text(reader.call("nvmlDeviceGetName", handle))})
-        _identity(reader, handle)
-        _memory(reader, handle)
-        _clocks_and_power(reader, handle)
-        _links(reader, handle)
-        _modes(reader, handle)
+        _read_identity(reader, handle)
+        _read_memory(reader, handle)
+        _read_clocks_and_power(reader, handle)
+        _read_links(reader, handle)
+        _read_modes(reader, handle)
         reader.get("processes", lambda: _processes(reader, handle))
     except (nvml.NVMLError, _Lost) as error:
         code = getattr(error, "value", None)
@@ -96,7 +96,7 @@ def report_device(nvml: Any, index: int, send: Send) -> None:
         send({"problem": str(error), "problem_kind": kind})
 
 
-def _identity(reader: _Reader, handle: Any) -> None:
+def _read_identity(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("uuid", lambda: decode_text(call("nvmlDeviceGetUUID", handle)))
     get("pci", lambda: pci_address(decode_text(call("nvmlDeviceGetPciInfo", handle).busId)))
@@ -105,7 +105,7 @@ def _identity(reader: _Reader, handle: Any) -> None:
     get("gsp_firmware", lambda: decode_text(call("nvmlDeviceGetGspFirmwareVersion", handle)))
 
 
-def _memory(reader: _Reader, handle: Any) -> None:
+def _read_memory(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     # Version 2 separates the driver's own reserve from used memory; drivers before 510 lack it.
     newer = getattr(reader.nvml, "nvmlMemory_v2", None)
@@ -145,7 +145,7 @@ def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
-def _clocks_and_power(reader: _Reader, handle: Any) -> None:
+def _read_clocks_and_power(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("clock_reasons", lambda: _clock_reasons(reader, handle))
     get("clock_mhz", lambda: int(call("nvmlDeviceGetClockInfo", handle, _CLOCK_SM)))
@@ -176,7 +176,7 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
     return held_bits
 
 
-def _links(reader: _Reader, handle: Any) -> None:
+def _read_links(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("pcie_width", lambda: int(call("nvmlDeviceGetCurrPcieLinkWidth", handle)))
     get("pcie_width_max", lambda: int(call("nvmlDeviceGetMaxPcieLinkWidth", handle)))
@@ -254,7 +254,7 @@ def _recovery_action(reader: _Reader, handle: Any) -> int:
     return int(answer.value.uiVal)
 
 
-def _modes(reader: _Reader, handle: Any) -> None:
+def _read_modes(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("recovery_action", lambda: _recovery_action(reader, handle))
     mig = get("mig_enabled", lambda: bool(call("nvmlDeviceGetMigMode", handle)[0]))

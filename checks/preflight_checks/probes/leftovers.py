@@ -140,7 +140,7 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
             strangers[entry.user] = strangers.get(entry.user, 0) + 1
     return Leftovers(
         _still_stuck(processes)[:MAX_LISTED],
-        _segments(set(table))[:MAX_LISTED],
+        _unused_segments(set(table))[:MAX_LISTED],
         _size_of(SHM),
         strangers,
         hidden,
@@ -325,8 +325,10 @@ def _listeners(ports: set[int]) -> dict[int, set[int]]:
     return found
 
 
-def _segments(alive: set[int]) -> list[Segment]:
-    """Return shared-memory files of dead creators, largest first."""
+def _unused_segments(alive: set[int]) -> list[Segment]:
+    """Return shared-memory files whose creator has exited and that no process maps, largest first; empty if time ran
+    out.
+    """
     shared_segments: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped_segments() if segments else set()

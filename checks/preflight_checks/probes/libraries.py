@@ -195,8 +195,8 @@ def nccl_version(library: Any) -> str:
 class DriverLibrary:
     """The user-space driver, libcuda.so.1, as loaded by a program in this context.
 
-    `problem` is empty, `missing`, `empty` (a file of no bytes, as a broken container mount leaves), `unloadable` or
-    `timeout`. `empty_files` are further empty driver libraries beside it.
+    `problem` is empty, `missing`, `empty` (a zero-byte file, as a broken container mount leaves behind), `unloadable`
+    or `timeout`. `empty_files` are further zero-byte driver libraries in the same folder.
     """
 
     path: str = ""

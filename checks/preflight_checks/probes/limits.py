@@ -211,11 +211,6 @@ class Mount:
         """Return whether the file system is mounted read-only."""
         return "ro" in self.options.split(",")
 
-    @property
-    def no_programs(self) -> bool:
-        """Return whether programs and libraries on this mount cannot be run."""
-        return "noexec" in self.options.split(",")
-
 
 def parse_mount_table(text: str) -> list[Mount]:
     """Parse /proc/self/mounts: the mounts in the order in which they were made."""

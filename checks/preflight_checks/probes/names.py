@@ -1,4 +1,4 @@
-"""The meaning of a host name on this node."""
+"""Resolves host names on this node."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.claim_text import counted
 from preflight_checks.plans import combine_plans, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaAccess, RdmaDevice, RdmaPort, rdma, rdma_access
@@ -322,8 +323,7 @@ def _none_found_findings(demand: Demand, nodes: list[str]) -> Iterator[Verdict]:
         at=Evidence("RDMA devices", "none", demand.requested_by, _LIST, nodes[0]),
         also=demand.claims,
         nodes=nodes,
-        remedy="Load the driver of the cards (`modprobe mlx5_ib`), request nodes that have some, or remove the "
-        "setting.",
+        remedy="Load the cards' driver (`modprobe mlx5_ib`), request nodes with RDMA devices, or remove the setting.",
         severity=None if demand.strict else Severity.WARNING,
         confidence=None,
     )
@@ -446,7 +446,11 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield failed(
             f"RDMA of the ranks: {fault}",
             f"a rank on {fold(nodes)} {fault}"
-            + (f"; on {fine} nodes it can use RDMA" if fine else "; traffic goes over TCP, several times slower"),
+            + (
+                f"; ranks on {counted(fine, 'other node')} can use RDMA"
+                if fine
+                else "; traffic goes over TCP, several times slower"
+            ),
             at=Evidence("in the job context", fault, "RDMA can be used", _COMMAND, nodes[0]),
             also=demand.claims,
             nodes=nodes,

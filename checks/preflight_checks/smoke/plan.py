@@ -109,7 +109,7 @@ class MeetingPoint:
 
     @property
     def spelling(self) -> str:
-        """The endpoint under a name that is the same in every run of the job."""
+        """Return the endpoint for display: the same in every run, so a free port appears without its number."""
         return f"{self.host}, a free port" if self.any_port else f"{self.host}:{self.port}"
 
 

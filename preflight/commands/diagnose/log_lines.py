@@ -217,7 +217,7 @@ class Tagging:
             match = self._match(line, start)
             if match is None:
                 break
-            member = merge_members(member, _member(match.groupdict()))
+            member = merge_members(member, _process_of_groups(match.groupdict()))
             line = line[:start] + line[match.end() :]
         if (stamp := _STAMP.match(line)) is not None:
             line = line[stamp.end() :]
@@ -262,7 +262,7 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
     )
 
 
-def _member(groups: Mapping[str, str | None]) -> LogProcess:
+def _process_of_groups(groups: Mapping[str, str | None]) -> LogProcess:
     if pod := groups.get("pod"):
         return process_of_pod(pod)
     rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""
@@ -414,7 +414,7 @@ class Blocks:
         """Return the meaning of a line, given the lines before it."""
         for pattern in _ABOUT:
             if (about := pattern.search(line)) is not None:
-                self._about = (_member(about.groupdict()), number + _ABOUT_LINES)
+                self._about = (_process_of_groups(about.groupdict()), number + _ABOUT_LINES)
         line_meaning = (
             self._summary(key, line)
             or self._traceback(key, line, number)
@@ -463,7 +463,7 @@ class Blocks:
         elif name == "host" and value != "localhost":
             summary.member = replace(summary.member, host=value)
         elif name == "rank" and (ranks := _RANKS.match(value)) is not None:
-            summary.member = merge_members(_member(ranks.groupdict()), summary.member)
+            summary.member = merge_members(_process_of_groups(ranks.groupdict()), summary.member)
             if summary.member.rank is not None and summary.member.local_rank is not None:
                 self.ranks[summary.member.host, summary.member.local_rank] = summary.member.rank
         elif name == "exitcode":

@@ -82,7 +82,9 @@ class Boilerplate:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Text that shows that a log is of a training run: a needle occurs (lower case), and the pattern matches."""
+    """Evidence that a log is from a training run: its lower-cased text contains one of `needles`, and `pattern`
+    matches.
+    """
 
     name: str
     needles: tuple[str, ...]

@@ -98,7 +98,7 @@ MAX_NUMBER = 10**18
 
 
 def in_bounds(value: Value) -> Value:
-    """Return the value, or unresolved if it may be larger than any quantity: arithmetic could take minutes."""
+    """Return the value; unresolved if it may exceed MAX_NUMBER, because arithmetic on huge numbers can take minutes."""
     for candidate in alternatives(value):
         if isinstance(candidate, int | float) and not -MAX_NUMBER <= candidate <= MAX_NUMBER:
             return Unresolved("a number larger than any quantity of a job")

@@ -340,12 +340,12 @@ class StretchLine:
     """Consecutive runs with the same outcome and the same faults."""
 
     period: str
-    runs: int
+    run_count: int
     style: str
     symbol: str
     word: str
     faults: tuple[tuple[str, str], ...]
-    run: int
+    last_run_id: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,9 @@ def _id_of(command: Command, ids: dict[str, int], mark: str = "") -> str:
 
 
 def plain_line(command: Command, tree: Tree, ids: dict[str, int], mark: str = "") -> Line:
-    """Return the launch of a program that is started as one process, and that spawns its ranks or is one of several."""
+    """Return the launch of a program that is started as one process and spawns its ranks, or is itself one of the
+    ranks.
+    """
     stripped = strip_wrappers(command)
     environment = environment_of(command, stripped.wrappers, tree)
     line = LaunchLine(

@@ -570,8 +570,8 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
     """
     for claim in distinct(job.about("host_slots")):
         slot_counts = numbers(claim.value)
-        if why_unresolved((claim,)) is not None:
-            yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
+        if (unresolved := why_unresolved((claim,))) is not None:
+            yield unknown(claim.scope.node, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
         elif slot_counts and max(slot_counts) < 1:
             yield failed(
                 claim.scope.node,

@@ -337,7 +337,7 @@ class Filter(NamedTuple):
 
 
 def filters(job: Job) -> Iterator[Filter]:
-    """Yield each interface variable once, with its launch over the most nodes."""
+    """Yield each setting of an interface variable once, with a launch on several nodes if one uses it."""
     by_span: dict[tuple[str, int, int], Filter] = {}
     for subject, scope, launch in subjects(job):
         several: bool | None = None

@@ -263,10 +263,10 @@ def _is_helper(job: Job, work: Claim) -> bool:
     otherwise="no DataLoader has arguments that could exclude each other",
 )
 def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
-    """A DataLoader is given arguments that exclude each other.
+    """A DataLoader is given mutually exclusive arguments.
 
-    What it checks: `prefetch_factor` and `persistent_workers=True` come with worker processes; `batch_sampler` comes
-    without `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    What it checks: `prefetch_factor` and `persistent_workers=True` are used only with worker processes, and
+    `batch_sampler` without `batch_size`, `shuffle`, `sampler` and `drop_last`.
 
     Why it matters: DataLoader raises ValueError (Paddle's AssertionError) on every rank, often only after the model
     was loaded.
@@ -275,8 +275,8 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Set `num_workers`, or remove the argument; with a batch sampler remove the other four.
 
-    Known limits: Arguments passed as `**options` are not known. A number of workers from the command line is judged by
-    its default only where that is certain.
+    Known limits: Arguments passed as `**options` are unknown. If `num_workers` comes from the command line, its default
+    is used only if the launch certainly does not override it.
     """
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         for subject, argument in subject_claims(job, quantity):

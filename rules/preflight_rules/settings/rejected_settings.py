@@ -244,11 +244,11 @@ def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> 
         if not holds(row.when, place.value):
             return None
     except UnknownValue as error:
-        if not _holds_in_call(place, row):
+        if not _may_hold_in_call(place, row):
             return None
-        if _holds_with(place.value_of_several_ranks, row):
+        if _certainly_holds(place.value_of_several_ranks, row):
             assumption = "with more than one rank, "
-        elif _holds_with(place.value_on_one_node, row):
+        elif _certainly_holds(place.value_on_one_node, row):
             assumption = "on one node, "
         else:
             return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
@@ -266,7 +266,7 @@ def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> 
     )
 
 
-def _holds_in_call(place: PlaceSettings, row: Refusal) -> bool:
+def _may_hold_in_call(place: PlaceSettings, row: Refusal) -> bool:
     """Return whether a condition may hold in a call if the call's branch is taken."""
     try:
         return holds(row.when, place.value_in_call)
@@ -274,7 +274,7 @@ def _holds_in_call(place: PlaceSettings, row: Refusal) -> bool:
         return True
 
 
-def _holds_with(value_of: Callable[[str], Any], row: Refusal) -> bool:
+def _certainly_holds(value_of: Callable[[str], Any], row: Refusal) -> bool:
     """Return whether a condition certainly holds with the values that an assumption gives."""
     try:
         return holds(row.when, value_of)
@@ -408,9 +408,10 @@ class _UnknownTermError(Exception):
 
 
 class _Match(NamedTuple):
-    """A true term: the claims that show it, the text that replaces `{}`, and whether the term is certainly true.
+    """A term that holds or may hold: the claims that show it, the text that replaces `{}`, and whether it certainly
+    holds.
 
-    `named` is whether a message names the claims.
+    `named`: whether a message quotes the claims.
     """
 
     claims: tuple[Claim, ...]

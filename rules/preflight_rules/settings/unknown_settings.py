@@ -112,10 +112,10 @@ class Parser(NamedTuple):
     Args:
         title: its name for display.
         names: the names of its tables, its own first.
-        switches: variables that make it accept other keys.
+        switches: environment variables that make it accept other keys.
         others: keys of another parser that such a variable selects; a file with one of them is not judged.
-        usual: the intended keys for keys of other frameworks and for common mistakes.
-        fixes_others: whether a release of its distribution caps the releases of the other tables.
+        usual: the intended key for each key of another framework and each common mistake.
+        fixes_others: whether the pinned release of its own distribution also limits the releases of the other tables.
     """
 
     title: str
