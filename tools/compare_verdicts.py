@@ -146,9 +146,9 @@ def main() -> None:
     """Print the differences by kind and rule; exit with 1 if a finding was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the checkout to compare with")
-    parser.add_argument("--jobs", type=Path, help="a folder of further jobs")
-    parser.add_argument("--recordings", type=Path, help="a folder of recordings, which both judge")
-    parser.add_argument("--all", action="store_true", help="list every job, not the first three of a rule")
+    parser.add_argument("--jobs", type=Path, help="a folder with more jobs")
+    parser.add_argument("--recordings", type=Path, help="a folder with recordings, which both checkouts judge")
+    parser.add_argument("--all", action="store_true", help="list every job instead of the first three per rule")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -325,7 +325,7 @@ def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size:
 
 
 def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int = 2) -> Answer | None:
-    """Return the answer from the trials so far; None if there are no trials."""
+    """Return the conclusion from the trials so far; None if there are no trials."""
     if not trials:
         return None
     untried, kind, answer_nodes = _next_step(nodes, trials, suspects, min_size)

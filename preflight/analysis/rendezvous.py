@@ -133,21 +133,21 @@ def _configuration_fault(hello: Hello) -> str:
     if hello.role not in _COUNT_KEYS:
         similar_roles = similar_names(hello.role.lower(), _COUNT_KEYS, cutoff=0.5)
         hint = f"; did you mean {similar_roles[0]}?" if similar_roles else ""
-        return f"was given the role {hello.role!r}, which is not one of {', '.join(_COUNT_KEYS)}{hint}"
+        return f"has the role {hello.role!r}, which is not one of {', '.join(_COUNT_KEYS)}{hint}"
     if hello.index is None:
-        return f"was given the index {hello.raw_index!r}, which is not a number"
+        return f"has the index {hello.raw_index!r}, which is not a number"
     if hello.role != "server":
         return ""
     server_list = fold(hello.endpoints) or "empty"
     if hello.endpoint not in hello.endpoints:
         endpoint = hello.endpoint or "none"
-        return f"was given the endpoint {endpoint}, which is not in its own list of servers ({server_list})"
+        return f"has the endpoint {endpoint}, which is not in its own list of servers ({server_list})"
     if 0 <= hello.index < len(hello.endpoints) and hello.endpoints[hello.index] != hello.endpoint:
         expected_endpoint = hello.endpoints[hello.index]
         expected_text = f"server {hello.index} of its own list is {expected_endpoint} ({server_list})"
-        return f"was given the endpoint {hello.endpoint}, but {expected_text}"
+        return f"has the endpoint {hello.endpoint}, but {expected_text}"
     if hello.endpoint_problem:
-        return f"was given the endpoint {hello.endpoint}, but {hello.endpoint_problem}"
+        return f"has the endpoint {hello.endpoint}, but {hello.endpoint_problem}"
     return ""
 
 
@@ -173,7 +173,7 @@ def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
             if other is hello:
                 continue
             problem_text = (
-                f"are both {hello.role} {hello.index}" if identity[0] != "endpoint" else f"both serve at {identity[1]}"
+                f"are both {hello.role} {hello.index}" if identity[0] != "endpoint" else f"both listen at {identity[1]}"
             )
             text = (
                 f"({hello.process}) and {other.label} {problem_text}{_unused_indexes_text(hello.role, hellos, views)}"
@@ -287,7 +287,7 @@ def _find_surplus(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
     for hello in hellos:
         count = hello.counts.get(hello.role)
         if hello.index is not None and count is not None and not 0 <= hello.index < count:
-            text = f"is one too many: its own configuration has {count} {hello.role}s, 0 to {count - 1}"
+            text = f"is one too many: its configuration has {count} {hello.role}s, 0 to {count - 1}"
             return _Mismatch(hello, hello.view.hello_at, text)
     return None
 
@@ -321,8 +321,8 @@ def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | Non
             else f"{role}s {fold([str(index) for index in unused_indexes])}"
         )
         text = (
-            f"no process was started as {missing_text}: all were configured with {count} {role}s, but there are "
-            f"{fold([title(view) for view in role_members]) or 'none'}"
+            f"no process was started as {missing_text}: all were configured with {count} {role}s, but only "
+            f"{fold([title(view) for view in role_members]) or 'none'} started"
         )
         since_s = max(hello.view.hello_at for hello in hellos)
         return Culprit(None, "", "missing", "", "", since_s, text, tuple(views), ())
@@ -378,14 +378,14 @@ def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culpr
     error_text = f"{first_member.dial_endpoint} is {first_member.dial_result} ({first_member.dial_error})"
     connected_members = [v for v in views.values() if v.dial_result == "open" and v.node != master.node]
     if master.dial_result not in ("", "open"):
-        text = f"listens on its port, but {master.dial_endpoint} does not lead to it: {master.dial_error}"
+        text = f"listens on its port, but {master.dial_endpoint} does not reach it: {master.dial_error}"
         return make_culprit(
             views, master, "endpoint", master.dial_at, text, also=[v.rank for v in failing_members if v is not master]
         )
     if not connected_members and len({v.node for v in failing_members}) > 1:
         text = f"listens, but no other node can open its port: {error_text}, seen from {nodes_text(failing_members)}"
         return make_culprit(views, master, "endpoint", first_member.dial_at, text)
-    text = f"cannot open the master's port, though rank 0 on {master.node} listens: {error_text}"
+    text = f"cannot open the master's port, although rank 0 on {master.node} listens: {error_text}"
     return make_culprit(views, first_member, "endpoint", first_member.dial_at, text, also=other_ranks)
 
 
@@ -396,7 +396,7 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
     if has_several_nodes and loopback_members:
         first_member = min(loopback_members, key=lambda v: v.rank)
         text = (
-            f"advertises {first_member.advertised} to the others, because its host name resolves to that and "
+            f"advertises {first_member.advertised} to the others, because its host name resolves to that address and "
             f"no interface is set; all ranks have waited in {view.what} for {frozen_s:.1f} s"
         )
         return make_culprit(
@@ -408,8 +408,9 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
             also=[v.rank for v in loopback_members if v is not first_member],
         )
     text = (
-        f"all {len(views)} ranks entered collective {view.inside} ({view.what}) and none left it for {frozen_s:.1f} s:"
-        " messages between them are lost, or not all make the same calls; the ranks alone cannot show where"
+        f"all {len(views)} ranks entered collective {view.inside} ({view.what}) and none has left it for "
+        f"{frozen_s:.1f} s: messages between them are lost, or not all make the same calls; the ranks alone cannot "
+        "show where"
     )
     waiting = tuple(sorted(views))
     return Culprit(None, "", "stuck", view.phase, view.what, view.changed_at, text, waiting, (), view.key)
@@ -511,12 +512,12 @@ def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culpr
     worker = workers[0]
     also_ranks = [view.rank for view in (*workers[1:], *servers)]
     if len(workers) == 1 and len(servers) > 1:
-        text = f"cannot open the port of any server ({names_text(servers)}), though they listen: {error_text}"
+        text = f"cannot open the port of any server ({names_text(servers)}), although they listen: {error_text}"
         return make_culprit(views, worker, "path", since_s, text)
     if len(workers) > 1:
         text = (
-            f"and {names_text(workers[1:])} cannot open the port of any server ({names_text(servers)}),"
-            f" though these listen: {error_text}"
+            f"and {names_text(workers[1:])} cannot open the port of any server ({names_text(servers)}), although "
+            f"these listen: {error_text}"
         )
         return make_culprit(views, worker, "path", since_s, text, also=also_ranks)
     return make_culprit(
@@ -534,9 +535,9 @@ def _connected_text(views: Views, server: RankView) -> str:
         v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"
     ]
     return (
-        f", which listens, and which {names_text(connected_members)} can open"
+        f", which listens and which {names_text(connected_members)} can reach"
         if connected_members
-        else ", though it listens"
+        else ", although it listens"
     )
 
 

@@ -185,7 +185,7 @@ def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: S
         documents.extend(folder_documents)
         if len(documents) > _MAX_FILES:
             raise UsageError(
-                f"more than {_MAX_FILES} configuration files lead to {documents[-1].display_path}; merge them"
+                f"more than {_MAX_FILES} configuration files apply to {documents[-1].display_path}; merge them"
             )
     return documents
 

@@ -192,7 +192,7 @@ class _Suppressor:
             file_name = self._configuration.baseline_file or "the baseline"
             pronoun = "it" if stale_count == 1 else "them"
             command_hint = f"`preflight baseline prune` removes {pronoun}"
-            message = f"{file_name}: {stale_count} {entries_text} nothing any more; {command_hint}"
+            message = f"{file_name}: {stale_count} {entries_text} nothing anymore; {command_hint}"
             yield SuppressionNote("baseline-unused", message)
         yield from dict.fromkeys(self._mandatory)
 

@@ -178,8 +178,8 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     if code is None:
         return ExecutorError(
             "timeout",
-            f"{node}: no agent within {deadline_s:g} s, waiting for mpirun to start one rank there{quoted}; "
-            "possible causes: a frozen sshd, a slow start-up file of the login shell, a firewall between the two",
+            f"{node}: no agent within {deadline_s:g} s, waiting for mpirun to start one rank there{quoted}; possible "
+            "causes: a frozen sshd, a slow startup file of the login shell, a firewall between the two",
             error_text,
         )
     if any("unable to reliably start one or more daemons" in line for line in lines):

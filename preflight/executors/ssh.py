@@ -127,7 +127,7 @@ class SshExecutor(Executor):
     options = (
         Option(
             "keep",
-            "keep connections open for this many seconds after a run, and reuse those of an earlier run",
+            "keep connections open for this many seconds after a run, and reuse those of earlier runs",
             "60",
             _seconds_problem,
         ),
@@ -242,8 +242,9 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
     if code is None:
         return ExecutorError(
             "timeout",
-            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start Python{quoted}; "
-            "possible causes: a slow start-up file of the login shell, a slow home directory, a frozen sshd",
+            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start "
+            f"Python{quoted}; possible causes: a slow startup file of the login shell, a slow home directory, a "
+            "frozen sshd",
             error_text,
         )
     if code == SSH_FAILED:
@@ -252,7 +253,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
     if exhausted is not None:
         return ExecutorError(
             "crashed",
-            f'{name}: it cannot start another process (it said: "{exhausted}"); look at pids.max of the session\'s '
+            f'{name}: it cannot start another process (its message: "{exhausted}"); check pids.max of the session\'s '
             "control group, `ulimit -u` and /proc/sys/kernel/threads-max there",
             error_text,
         )
@@ -261,8 +262,8 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
         return ExecutorError(
             "denied",
             f"{name}: the login was accepted, but the login shell ended with exit code {code} before it ran the "
-            f"command{said}; a nologin or missing shell in the user database does this, a forced command of sshd, and "
-            "a start-up file that exits in sessions without a terminal",
+            f"command{said}; possible causes: a nologin or missing shell in the user database, a forced command of "
+            "sshd, a startup file that exits in sessions without a terminal",
             error_text,
         )
     return ExecutorError(
@@ -350,8 +351,8 @@ class KeptFolder:
             if S_ISDIR(stat.st_mode) and stat.st_uid == os.getuid() and not S_IMODE(stat.st_mode) & 0o077:
                 return
             problem = (
-                f"{self.path} exists but is not a folder that only you can access; remove it, set XDG_RUNTIME_DIR to a "
-                "folder of yours, or omit `keep`"
+                f"{self.path} exists but is not a folder that only you can access; remove it, set XDG_RUNTIME_DIR to "
+                "a folder that you own, or omit `keep`"
             )
         raise _no_folder(problem)
 
@@ -366,7 +367,7 @@ def _bases() -> Iterator[str]:
 
 
 def _no_folder(problem: str) -> ExecutorError:
-    return ExecutorError("denied", f"cannot make a folder for ssh's control sockets: {problem}")
+    return ExecutorError("denied", f"cannot create a folder for ssh's control sockets: {problem}")
 
 
 def _remove_if_stale(folder: Path) -> None:

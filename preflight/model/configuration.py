@@ -154,7 +154,7 @@ def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_file
     options_given = options.server_options
     if options_given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
         message = f"{', '.join(options_given)} is for parameter servers, but no file of the job mentions any"
-        raise UsageError(message if has_files else f"{message}; --servers N --workers M starts some")
+        raise UsageError(message if has_files else f"{message}; --servers N --workers M starts servers and workers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ def parse_requirement(text: str) -> Requirement:
     if name in NUMBERS and not _NUMBER.fullmatch(value):
         raise ValueError(f"{name} is a number ({PROPERTIES[name]}), not {value!r}")
     if comparison == ">=" and name not in (*NUMBERS, *VERSIONS):
-        raise ValueError(f"{name} is a text and has no order; use {name}={value}")
+        raise ValueError(f"{name} is a text, which has no order; use {name}={value}")
     if name in VERSIONS and not value[0].isdigit() and value != NONE:
         raise ValueError(f"{name} is a version, which begins with a digit, or {NONE!r}, not {value!r}")
     return Requirement(name, comparison, value)  # type: ignore[arg-type]

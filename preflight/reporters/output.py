@@ -214,8 +214,8 @@ def refuse_outside_link(path: Path) -> None:
     held = here.resolve()
     if real != held and held not in real.parents:
         raise UsageError(
-            f"{path} cannot be written: a link leads to {real}, outside the working directory; "
-            "name that folder directly"
+            f"{path} cannot be written: it is a link to {real}, outside the working directory; name that folder "
+            "directly"
         )
 
 

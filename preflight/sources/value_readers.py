@@ -257,7 +257,7 @@ READERS: dict[str, Reader] = {
     "format": _word_of(_FORMATS, "number format"),
     "neox_format": of_each(lambda item: {"bfloat16": "bf16"}.get(str(item), str(item))),
     "gated": of_each(lambda item: str(item) in GATED),
-    "recompute": _word_of({word: word for word in ("full", "selective", "none")}, "mode of recomputation"),
+    "recompute": _word_of({word: word for word in ("full", "selective", "none")}, "recomputation mode"),
     "full_if_true": of_each(lambda item: "full" if item is True else "none"),
     **{f"areal_{name}": _allocated(name[0]) for name in ("data", "tensor", "pipeline", "context")},
 }

@@ -127,7 +127,9 @@ def sweep(
     if min_s <= MAX_FIRST_MESSAGE_S:
         runner.run_all(large_bytes(min_s, max_bytes), LARGE_CALLS)
     else:
-        runner.skipped.append(f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s: no larger messages")
+        runner.skipped.append(
+            f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s, so larger messages were skipped"
+        )
     now, total = starvation.threads_waited_s(), time.perf_counter() - started_at
     share = None if waited is None or now is None else round(max(0.0, now - waited) / total, 3)
     result = Sweep(
@@ -190,7 +192,7 @@ class _Runner:
             if operation in self.unsupported:
                 continue
             if operation == messages.ALL_TO_ALL and self._world_size > MAX_ALL_TO_ALL_RANKS:
-                self._note_once(f"all_to_all was skipped with more than {MAX_ALL_TO_ALL_RANKS} ranks")
+                self._note_once(f"all_to_all was skipped, because there are more than {MAX_ALL_TO_ALL_RANKS} ranks")
                 continue
             self._measure(known, operation, elements * 4, calls)
 

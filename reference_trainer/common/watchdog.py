@@ -236,7 +236,7 @@ class RankWatchdog:
         time.sleep(SILENT_S)  # the main thread may have a better reason
         if not self._closing:
             message = str(error).strip().split("\n")[0]
-            self.end_run(f"rank 0 ({self._place.master_addr}): the ranks' store there is gone: {message}")
+            self.end_run(f"rank 0 ({self._place.master_addr}): its store is gone: {message}")
 
     def _await_signal(self) -> None:
         signal.sigwait({signal.SIGTERM})

@@ -322,7 +322,7 @@ def difference(mine: Sequence[Any], theirs: Any) -> str:
         return "the list of parameters is missing"
     for number, (own, other) in enumerate(zip(mine, theirs)):
         if own != other:
-            return "parameter %d is %s here and %s there" % (number, _words(own), _words(other))
+            return "parameter %d is %s here, but %s there" % (number, _words(own), _words(other))
     if len(mine) != len(theirs):
         longer, where = (mine, "here") if len(mine) > len(theirs) else (theirs, "there")
         at = min(len(mine), len(theirs))

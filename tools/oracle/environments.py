@@ -68,6 +68,6 @@ def asked(framework: Framework, cases: Sequence[Case]) -> dict[str, tuple[str, s
                 ["nice", "-n", "19", *program], stdout=out, stderr=out, check=False, timeout=_VALIDATOR_TIMEOUT_S
             )
         if done.returncode != 0:
-            raise RuntimeError(f"the validator of {framework.name} ended with {done.returncode}; see {log}")
+            raise RuntimeError(f"the validator of {framework.name} exited with {done.returncode}; see {log}")
         found = (json.loads(line) for line in target.read_text(encoding="utf-8").splitlines())
         return {row["id"]: (row["message"], row["here"]) for row in found}

@@ -123,10 +123,8 @@ def names() -> tuple[str, ...]:
 def main() -> None:
     """Print the table, or the missed refusals among the learnt cases."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle.score", description=__doc__.splitlines()[0])
-    parser.add_argument("frameworks", nargs="*", help="without one, all")
-    parser.add_argument(
-        "--misses", action="store_true", help="list what is missed and what is wrong, learnt cases only"
-    )
+    parser.add_argument("frameworks", nargs="*", help="default: all")
+    parser.add_argument("--misses", action="store_true", help="list missed and wrong findings, only for learnt cases")
     given = parser.parse_args()
     if not given.misses:
         print(

@@ -152,7 +152,7 @@ def read_commands(
     ids = {} if ids is None else ids
     for command, line in launch_lines(commands, header if batch else None, tree, ids):
         if len(result.launches) >= _MAX_LAUNCHES:
-            message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
+            message = f"{_MAX_LAUNCHES} launches were read; later launches were not checked"
             note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
             result = result.joined(Reading(notes=(note,)))
             break
