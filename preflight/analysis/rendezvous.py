@@ -153,7 +153,9 @@ def _configuration_fault(hello: Hello) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Mismatch:
-    """The member that differs from the others, the time since when it differs, and a sentence that follows its name."""
+    """The member that differs from the others, the time since which it differs, and a sentence that follows its
+    name.
+    """
 
     hello: Hello
     since_s: float
@@ -162,7 +164,7 @@ class _Mismatch:
 
 
 def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return two members with the same role and index, or two servers with one endpoint; None without any."""
+    """Return two members with the same role and index, or two servers with one endpoint; None if there are none."""
     hello_by_identity: dict[tuple[str, object], Hello] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         identities: list[tuple[str, object]] = [(hello.role, hello.index)] if hello.index is not None else []
@@ -228,7 +230,9 @@ def _find_odd(
     *,
     correct_value: Any = None,
 ) -> _Mismatch | None:
-    """Return the member whose setting differs from most others, or from `correct_value` if any has that; else None."""
+    """Return the member whose setting differs from most others, or from `correct_value` if a member has that; None if
+    there is none.
+    """
     hellos_by_value: dict[Any, list[Hello]] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         value = value_of(hello)
@@ -308,7 +312,7 @@ _COMPARISONS: tuple[Callable[[Sequence[Hello], Views], _Mismatch | None], ...] =
 
 
 def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | None:
-    """Return the result for an index that every member expects but that no process has; None without one."""
+    """Return the result for an index that every member expects but that no process has; None if there is none."""
     for role in dict.fromkeys(hello.role for hello in hellos):
         unused_indexes = _unused_indexes(role, hellos)
         if not unused_indexes:
@@ -440,7 +444,9 @@ _REDIRECTED = re.compile(
 
 
 def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
-    """Return a worker whose path to a server leads to another machine, although others reach it; None without one."""
+    """Return a worker whose path to a server leads to another machine, although others reach it; None if there is
+    none.
+    """
     match = _REDIRECTED.search(error)
     member_by_name = {view.name: view for view in views.values()}
     if match is None:
@@ -469,7 +475,7 @@ def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
 
 
 def _dial_cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
-    """Return the results of connecting that count already, without successes within one node, which prove nothing."""
+    """Return the connection results that already count, without successes within one node, which prove nothing."""
     cells: list[Cell[Dial]] = []
     for worker in views.values():
         for number, dial in sorted(worker.dials.items()):
@@ -550,7 +556,9 @@ def _format_dial(dial: Dial) -> str:
 
 
 def find_wait_cycle(views: Views, waiting: Sequence[RankView]) -> Culprit | None:
-    """Return the server or worker in all pairs that wait for each other; both of a single pair; None without one."""
+    """Return the server or worker in every pair of members that wait for each other; both of a single pair; None if
+    there is no pair.
+    """
     pairs = [
         (worker, views[number])
         for worker in waiting

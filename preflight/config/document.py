@@ -166,7 +166,7 @@ class Document:
             yield Problem(("history",), reason)
 
     def _exceeded_limits(self) -> Iterator[Problem]:
-        """Yield violations of the limits that keep judging fast."""
+        """Yield violations of the limits that keep the evaluation fast."""
         settings = self.settings
         for key, count in (
             ("select", len(settings.select)),

@@ -89,7 +89,7 @@ def read_jobs(
     candidates: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
-    """Return the jobs of `jobs_in` and the skipped files; `only` are candidates to read instead of a search."""
+    """Return the jobs of `jobs_in` and the skipped files; `only` are the files to consider instead of searching."""
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot
 

@@ -55,7 +55,7 @@ def outcomes_of(
     facts: Facts | None = None,
     progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
-    """Return all outcomes by id, job name and order of statement. With `facts`, the caller calls `clear_memo`."""
+    """Return all outcomes by id, job name and order of statement. With `facts`, the caller must call `clear_memo`."""
     outcomes: list[Outcome] = []
     configuration = recording.configuration
     jobs = _sort_jobs(recording.jobs)

@@ -197,7 +197,7 @@ class _Suppressor:
         yield from dict.fromkeys(self._mandatory)
 
     def stale(self, judged_rules: set[tuple[str, str]]) -> Iterator[Accepted]:
-        """Yield the entries of the baseline whose rule was applied to their file, but found no such fault any more."""
+        """Yield the entries of the baseline whose rule was applied to their file, but found no such fault anymore."""
         read_paths = self._read_paths()
         judged_ids = {id for id, _ in judged_rules}
         for entry in self._configuration.baseline:

@@ -276,7 +276,9 @@ class KubernetesExecutor(Executor):
         return GatheredNodes(tuple(nodes), words, notes)
 
     async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
-        """Return our Job's pods by index, once placed or final, at the latest after three quarters of the time."""
+        """Return our Job's pods by index, when each is placed or cannot be, at the latest after three quarters of the
+        time.
+        """
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
         with anyio.move_on_after(request.deadline_s * 0.75):

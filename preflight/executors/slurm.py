@@ -101,8 +101,9 @@ def parse_fields(line: str) -> dict[str, str]:
 def parse_node(line: str) -> dict[str, str]:
     """Parse scontrol's record of a node on one line; empty for any other line.
 
-    A reason may hold any text, also `State=`. Therefore everything from the first `Reason=` to the last mark of who set
-    it and when (`[root@2026-08-01T12:00:00]`) is the reason, without that mark; and the first field of a name counts.
+    A reason may contain any text, even `State=`. Therefore everything from the first `Reason=` to the last mark of who
+    set it and when (`[root@2026-08-01T12:00:00]`) is the reason, without that mark; and the first field of a name
+    counts.
     """
     if not line.startswith("NodeName="):
         return {}
@@ -329,7 +330,7 @@ async def read_cluster(options: Sequence[str]) -> Cluster:
 
 
 def cluster_from_states(states: dict[str, NodeState]) -> Cluster:
-    """Return the nodes of an allocation as a cluster, about the rest of which nothing is known."""
+    """Return the nodes of an allocation as a cluster; nothing is known about its other nodes."""
     nodes = tuple(
         ClusterNode(name, {}, closed=_closed_reason(*_split_state(state.fields))) for name, state in states.items()
     )

@@ -305,7 +305,7 @@ class PrivateFolder:
     """A folder for control sockets that only we may enter, marked as in use by a lock that dies with us."""
 
     def __init__(self) -> None:
-        """Create it, and remove those of killed runs. Raises ExecutorError if no location is suitable."""
+        """Create the folder, and remove those of killed runs. Raises ExecutorError if no location is suitable."""
         problem = ""
         for base in _bases():
             for stale in Path(base).glob(f"{_PREFIX}*"):
@@ -334,7 +334,9 @@ class KeptFolder:
     """This user's folder for the control sockets of connections that outlive a run; ssh itself removes those."""
 
     def __init__(self) -> None:
-        """Find or create it. Raises ExecutorError if no location is suitable, or another user could enter it."""
+        """Find or create the folder. Raises ExecutorError if no location is suitable, or another user could enter
+        it.
+        """
         problem = ""
         for base in _bases():
             self.path = Path(base) / f"{_KEPT}{os.getuid()}"

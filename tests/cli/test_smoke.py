@@ -94,7 +94,10 @@ def test_smoke_checks_declare_the_probes_that_their_plans_read(smoke_options: Sm
         (["--hosts", "a", "--python", "python3", "--servers", "2"], "--servers and --workers must be used together"),
         (["run.sh", "--hosts", "a", "--servers", "2", "--workers", "2"], "valid only without PATHS"),
         (["run.sh", "--hosts", "a,b", "--mode", "ssp", "--staleness", "1"], "--mode, --staleness is for parameter"),
-        (["--hosts", "a,b", "--python", "python3", "--geo-steps", "2"], "--servers N --workers M starts servers and workers"),
+        (
+            ["--hosts", "a,b", "--python", "python3", "--geo-steps", "2"],
+            "--servers N --workers M starts servers and workers",
+        ),
         (["run.sh", "--hosts", "a,b", "--backup"], "--backup is for parameter servers"),
         (
             ["--hosts", "a", "--python", "p", "--servers", "1", "--workers", "1", "--backup", "--mode", "sync"],

@@ -83,7 +83,9 @@ def test_what_does_not_fit_is_counted_and_the_plan_stays() -> None:
     many = ChangeReport(report, plans=(JobChange("job", (Change("torchrun", "size", "1", "2"),)),))
     for size in (10_000, 65_000):
         body = comment(many, KEY, max_characters=size).body
-        assert len(body) <= size and "more that do not fit into this comment" in body and "<code>torchrun</code>" in body
+        assert (
+            len(body) <= size and "more that do not fit into this comment" in body and "<code>torchrun</code>" in body
+        )
         check_comment(body)
 
 

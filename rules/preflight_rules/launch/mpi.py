@@ -352,7 +352,8 @@ def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(local)} names an interface that cannot reach other hosts, but {placed(nodes[0])} starts ranks on several hosts.",
+        f"{quoted(local)} names an interface that cannot reach other hosts, but {placed(nodes[0])} starts ranks on "
+        "several hosts.",
         at=local,
         also=((nodes[0], "several hosts"),),
         remedy="Name the interface, or the subnet, that all hosts share.",

@@ -450,8 +450,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             is_certain = _certainly_waits(job, call)
             yield failed(
                 subject,
-                f"{quoted(call)} waits for every rank, but because of {quoted(guard)} (line {guard.span.line}), it runs "
-                f"only on {joined(call.alternatives)}.",
+                f"{quoted(call)} waits for every rank, but because of {quoted(guard)} (line {guard.span.line}), it "
+                f"runs only on {joined(call.alternatives)}.",
                 at=call,
                 also=((guard, "only for " + joined(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",

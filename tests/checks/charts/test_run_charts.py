@@ -421,7 +421,8 @@ def test_servers_and_trainers_are_placed_by_address() -> None:
     )
     assert found.note == (
         "Where 2 servers and 2 workers are, according to the node addresses; "
-        "bytes are what a server will hold, according to the sizes in the files, with 2 optimizer values for each parameter."
+        "bytes are what a server will hold, according to the sizes in the files, with 2 optimizer values for each "
+        "parameter."
     )
 
 

@@ -126,7 +126,9 @@ def test_a_busy_host_is_inconclusive() -> None:
     seen = measured(lambda s, p, look: slow if s == "node3" else GOOD)
     verdicts = judge(link_slow, job(**JOB), fleet(), seen)
     said = one(verdicts, Status.UNKNOWN)
-    assert said.message.startswith("inconclusive: host busy (one of the two hosts waited for a processor 70% of the time")
+    assert said.message.startswith(
+        "inconclusive: host busy (one of the two hosts waited for a processor 70% of the time"
+    )
     assert "load average 0.5 on 8 processors" in said.message and not said.required
 
 

@@ -295,7 +295,10 @@ def test_a_pod_larger_than_every_node_names_the_largest() -> None:
     ("nodes", "words"),
     [
         ((*FOUR[:3], node("gpu-9", closed="it is cordoned")), "not counted: gpu-9 (it is cordoned)"),
-        (tuple(replace(each, labels={"pool": "gpu", "karpenter.sh/nodepool": "p"}) for each in FOUR[:3]), "room for only 3"),
+        (
+            tuple(replace(each, labels={"pool": "gpu", "karpenter.sh/nodepool": "p"}) for each in FOUR[:3]),
+            "room for only 3",
+        ),
         ((node("cpu-1", 0, labels={"pool": "cpu"}),), "no node of the cluster has these labels"),
     ],
     ids=["cordoned", "growing", "from zero"],

@@ -345,14 +345,17 @@ def test_pushes_differ_from_steps(pushes: int, word: str) -> None:
     verdict = finding(updates_lost_doubled_or_stale, facts)
     assert verdict.nodes == ("node1", "node3")
     assert (
-        f"server 1 on node1 applied {pushes} pushes of worker 1 on node3, but 40 were expected: {word}" in verdict.message
+        f"server 1 on node1 applied {pushes} pushes of worker 1 on node3, but 40 were expected: {word}"
+        in verdict.message
     )
 
 
 def test_reads_past_the_bound_and_violations_of_the_protocol() -> None:
     late = server(0, mode="ssp", staleness={"0": 5, "4": 2}, staleness_bound=3)
     verdict = finding(updates_lost_doubled_or_stale, recorded(late, server(1), worker(0), worker(1)))
-    assert "allowed 2 reads up to 4 steps ahead of the slowest worker, but mode ssp permits at most 3" in verdict.message
+    assert (
+        "allowed 2 reads up to 4 steps ahead of the slowest worker, but mode ssp permits at most 3" in verdict.message
+    )
     broken = server(0, violations=["push 7 of worker 1 came twice"])
     assert "came twice" in finding(updates_lost_doubled_or_stale, recorded(broken, server(1), *HEALTHY[2:])).message
     free = server(0, staleness={"9": 5})

@@ -481,8 +481,9 @@ def test_one_wrong_bit_names_the_card_and_the_repetition() -> None:
     assert statuses(found) == {"pass", "fail"}
     (fault,) = (item for item in found if item.status is Status.FAIL)
     assert fault.nodes == ("node1",) and gpu_wrong.meta.severity is Severity.ERROR
-    assert "in repetition 7 of 40 of a matrix product in bf16, element (17, 4000) is 1296.0, expected exactly 1288.0" in (
-        fault.message
+    assert (
+        "in repetition 7 of 40 of a matrix product in bf16, element (17, 4000) is 1296.0, expected exactly 1288.0"
+        in (fault.message)
     )
     assert "1 of 16777216 elements are wrong" in fault.message
 

@@ -155,7 +155,10 @@ def test_a_claim_in_one_branch_is_unknown() -> None:
         (HEAD + "quantity = 'nodes'\n", "1:1: it has no test; add one of equals, "),
         (HEAD + "equals = 1\n", "1:1: expected exactly one of quantity, env and launch, not none"),
         (HEAD + "env = 'A'\nquantity = 'nodes'\nequals = 1\n", "not quantity and env"),
-        (HEAD + "launch = 'luncher'\nequals = 1\n", "`rule.0.launch` must be one of launcher, program, wrappers, arguments"),
+        (
+            HEAD + "launch = 'luncher'\nequals = 1\n",
+            "`rule.0.launch` must be one of launcher, program, wrappers, arguments",
+        ),
         (HEAD + "env = 'A'\nequals = 1\nwhen = [{ env = 'B' }]\n", "9:9: it has no test"),
         (
             HEAD + "env = 'A'\nequals = 1\nwhen = [{ evn = 'B' }]\n",
